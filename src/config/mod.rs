@@ -1,0 +1,109 @@
+//! The configuration in force: checked values in domain types.
+//!
+//! What the user typed (flags and file) is read by the modules below and only a [`Config`] that can be run leaves
+//! them.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+use pingora::server::configuration::ServerConf;
+
+use crate::balance::{Policy, Ties};
+
+/// Everything that Tidegate runs with.
+#[derive(Debug)]
+pub struct Config {
+    /// Where clients connect. Never empty.
+    pub listen: Vec<SocketAddr>,
+    /// Where the admin listener (metrics, status) is; `None` is off.
+    pub admin: Option<SocketAddr>,
+    /// The server groups, short prompts first. Never empty, and no group is empty.
+    pub groups: Vec<Group>,
+    /// How a request finds its group and server. Has one bucket per group.
+    pub policy: Policy,
+    /// How ties between equally loaded servers are broken.
+    pub ties: Ties,
+    /// Largest request body that is accepted, in bytes.
+    pub max_body_bytes: usize,
+    /// All time limits.
+    pub timeouts: Timeouts,
+    /// How often and how fast a failed request is tried elsewhere.
+    pub retry: Retry,
+    /// Request headers that are not passed on to the servers.
+    pub strip_request_headers: Vec<HeaderName>,
+    /// Replaces the client's `Authorization` towards every server that has no key of its own.
+    pub upstream_authorization: Option<HeaderValue>,
+    /// Pingora's own settings.
+    pub pingora: ServerConf,
+}
+
+/// A group of servers for prompts of one length range.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// Name in metrics, headers and logs. Unique.
+    pub name: String,
+    /// The servers in the order written. Never empty.
+    pub servers: Vec<Server>,
+}
+
+/// One vLLM server.
+#[derive(Debug, Clone)]
+pub struct Server {
+    /// Name in metrics, headers and logs. Unique; by default the authority.
+    pub name: String,
+    /// Host name or IP literal, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// `Authorization` towards this server, in place of the client's.
+    pub authorization: Option<HeaderValue>,
+}
+
+impl Server {
+    /// `host:port` as it stands in a `Host` header, IPv6 literals in brackets.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// All time limits. `None` is no limit.
+#[derive(Debug, Clone)]
+pub struct Timeouts {
+    /// Until a TCP connection to a server stands.
+    pub connect: Duration,
+    /// From the first byte of a request header (or from accepting the connection) to its last.
+    pub request_header: Duration,
+    /// Longest pause between two pieces of a request body.
+    pub request_body_idle: Duration,
+    /// From the header's end to the end of the request body.
+    pub request_body: Duration,
+    /// From the end of the request towards the server to the first byte of the response body.
+    pub first_byte: Option<Duration>,
+    /// Longest pause between two pieces of a response body.
+    pub response_idle: Option<Duration>,
+    /// Longest time that one write to a slow client may take.
+    pub client_write: Option<Duration>,
+    /// From the request header to the last byte of the response.
+    pub total: Option<Duration>,
+    /// How long an idle client connection is kept.
+    pub client_keepalive: Duration,
+    /// How long an idle connection to a server is kept. Below vLLM's own 5 s, so that it is we who close it.
+    pub server_keepalive: Duration,
+}
+
+/// Retries: only before the first byte has gone to the client.
+#[derive(Debug, Clone)]
+pub struct Retry {
+    /// Attempts in all, the first one included. At least 1.
+    pub max_attempts: usize,
+    /// Pause before the second attempt; doubles from attempt to attempt, with jitter.
+    pub base_delay: Duration,
+    /// No pause is longer than this.
+    pub max_delay: Duration,
+}

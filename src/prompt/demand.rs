@@ -1,0 +1,53 @@
+//! What a request asks of a server.
+
+/// The output budget counted when a request names none.
+///
+/// It is the default of `/v1/completions` in vLLM and of the Python example. For chat the true default is "until
+/// the context is full", which nobody knows in advance; the reference policies count 16 there too.
+pub const DEFAULT_MAX_TOKENS: Budget = Budget::from_tokens(16);
+
+/// The largest output budget that is counted, in tokens: 2^32.
+///
+/// No model writes that much in one answer. The clamp keeps sums of loads exact and far from overflow whatever a
+/// client writes into `max_tokens`.
+pub const MAX_BUDGET_TOKENS: u64 = 1 << 32;
+
+/// An output budget in thousandths of a token, so that fractional budgets (`"max_tokens": 10.5` is legal JSON) stay
+/// exact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Budget(u64);
+
+impl Budget {
+    /// The budget of so many whole tokens, at most [`MAX_BUDGET_TOKENS`].
+    #[must_use]
+    pub const fn from_tokens(tokens: u64) -> Self {
+        let clamped = if tokens > MAX_BUDGET_TOKENS { MAX_BUDGET_TOKENS } else { tokens };
+        Self(clamped * 1_000)
+    }
+
+    /// The budget in thousandths of a token.
+    #[must_use]
+    pub const fn millitokens(self) -> u64 {
+        self.0
+    }
+}
+
+/// What the policy needs to know of one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Demand {
+    /// Length of the request body as it came over the wire, in bytes. The measure of the prompt: a quarter of it
+    /// counts as tokens.
+    pub body_bytes: u64,
+    /// `max_tokens` of the body, or [`DEFAULT_MAX_TOKENS`].
+    pub max_tokens: Budget,
+    /// Whether the engine is told to run to `max_tokens` whatever it generates.
+    pub ignore_eos: bool,
+}
+
+impl Demand {
+    /// A request of so many bytes with nothing else known of it.
+    #[must_use]
+    pub const fn of_bytes(body_bytes: u64) -> Self {
+        Self { body_bytes, max_tokens: DEFAULT_MAX_TOKENS, ignore_eos: false }
+    }
+}
