@@ -161,6 +161,25 @@ impl Buckets {
         Ok(Self { ranges, tuning })
     }
 
+    /// Cuts the lengths from 0 to `max_length` (tokens) into `count` buckets of one width, rounded up; the last one is
+    /// narrower where it does not come out even.
+    ///
+    /// # Errors
+    /// When there is no bucket, when rounding up leaves none for the last ones (5 buckets up to 6 are 2 wide, and three
+    /// of them hold everything), or when the tuning is not usable.
+    pub fn equal_width(max_length: u64, count: usize, tuning: RedirectTuning) -> Result<Self, BucketError> {
+        let count = count as u64;
+        if count == 0 {
+            return Err(BucketError::Empty);
+        }
+        let width = max_length.div_ceil(count);
+        let range = |index: u64| {
+            let from = index.saturating_mul(width);
+            Bucket { from, to: from.saturating_add(width).min(max_length) }
+        };
+        Self::new((0..count).map(range).collect(), tuning)
+    }
+
     /// The number of buckets.
     #[must_use]
     pub fn count(&self) -> NonZeroUsize {
@@ -223,8 +242,10 @@ impl Buckets {
         })
     }
 
-    /// `gap x affinity` of a neighbour.
-    fn score(&self, neighbour: usize, length: f64, neighbour_load: f64, own_load: f64) -> f64 {
+    /// `gap x affinity`, 0 to 1: how attractive a neighbour is for a request of `length` tokens, given its load and the
+    /// load of the standard bucket (one unit, both at least 0).
+    #[must_use]
+    pub fn score(&self, neighbour: usize, length: f64, neighbour_load: f64, own_load: f64) -> f64 {
         if own_load <= 0.0 {
             return 0.0;
         }
