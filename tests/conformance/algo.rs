@@ -8,7 +8,7 @@ use tidegate::balance::{Bucket, Buckets, Neighbours, RedirectTuning};
 use crate::deviations::{Instead, Replays, assert_refused};
 use crate::proxy::compare_candidates;
 use crate::rule;
-use crate::vectors::{compare, float, floats, index, items, raised, text, unsigned};
+use crate::vectors::{compare, float, floats, index, items, raised, text, thousandths, unsigned};
 
 pub(crate) struct Replay;
 
@@ -111,10 +111,13 @@ impl<'a> Run<'a> {
         let standard = self.buckets.standard(length);
         let candidates = self.buckets.candidates(standard, length, |bucket| self.loads[bucket]);
         compare_candidates(candidates.map(|candidate| (candidate.bucket, candidate.score)), &out["cand"])?;
+        let by_rule = rule::choice(self.buckets.ranges(), self.buckets.tuning(), length, &self.loads);
         let (chosen_standard, chosen) = self.choose(text(&step["id"]), length, float(&step["load"]));
         compare("standard bucket", chosen_standard, index(&out["std"]))?;
         compare("bucket", chosen, index(&out["bucket"]))?;
-        compare("redirected", standard != chosen, out["redirected"].as_bool().unwrap())
+        compare("redirected", standard != chosen, out["redirected"].as_bool().unwrap())?;
+        // Shows that the second writing of the rule may stand in for the recording elsewhere.
+        compare("the rule, written twice", (chosen_standard, chosen), by_rule)
     }
 
     fn choose(&mut self, id: &str, length: f64, load: f64) -> (usize, usize) {
@@ -154,7 +157,7 @@ impl<'a> Run<'a> {
 fn run_by_own_rules(scenario: &Value) {
     let buckets = buckets(&scenario["config"]).unwrap();
     let name = text(&scenario["name"]);
-    let mut running: Vec<(String, usize, u64)> = Vec::new();
+    let mut running: Vec<(String, usize, u128)> = Vec::new();
     for step in items(&scenario["steps"]) {
         let id = step["id"].as_str().unwrap_or("(all)");
         match text(&step["op"]) {
@@ -164,8 +167,7 @@ fn run_by_own_rules(scenario: &Value) {
                 let choice = buckets.choose(length, |bucket| loads[bucket]);
                 let expected = rule::choice(buckets.ranges(), buckets.tuning(), length, &loads);
                 assert_eq!((choice.standard, choice.chosen), expected, "{name} {id}");
-                let load = float(&step["load"]) * 1_000.0;
-                running.push((id.to_owned(), choice.chosen, load.round() as u64));
+                running.push((id.to_owned(), choice.chosen, thousandths(float(&step["load"]))));
             }
             "release_all" => running.clear(),
             _ => {
@@ -179,10 +181,10 @@ fn run_by_own_rules(scenario: &Value) {
     assert_eq!(exact_loads(&running, &buckets), vec![0.0; buckets.count().get()], "{name}");
 }
 
-fn exact_loads(running: &[(String, usize, u64)], buckets: &Buckets) -> Vec<f64> {
+fn exact_loads(running: &[(String, usize, u128)], buckets: &Buckets) -> Vec<f64> {
     let mut loads = vec![0; buckets.count().get()];
     for (_, bucket, load) in running {
         loads[*bucket] += load;
     }
-    loads.into_iter().map(|load: u64| load as f64 / 1_000.0).collect()
+    loads.into_iter().map(|load: u128| load as f64 / 1_000.0).collect()
 }

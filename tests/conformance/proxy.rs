@@ -11,7 +11,7 @@ use tidegate::prompt::{Demand, measure};
 
 use crate::deviations::{Instead, Replays, assert_refused};
 use crate::rule;
-use crate::vectors::{compare, float, floats, index, items, raised, text, unsigned, within_one_ulp};
+use crate::vectors::{compare, float, floats, index, items, raised, text, thousandths, unsigned, within_one_ulp};
 
 pub(crate) struct Replay;
 
@@ -201,7 +201,7 @@ fn own_weight(mode: &str, step: &Value) -> u64 {
         Value::Array(list) => !list.is_empty(),
         Value::Object(fields) => !fields.is_empty(),
     };
-    let millitokens = (tokens * 1_000.0).round() as u64;
+    let millitokens = u64::try_from(thousandths(tokens)).unwrap();
     bytes * 1_000 + if ignores_eos { millitokens } else { millitokens / 2 }
 }
 

@@ -98,7 +98,7 @@ fn weight(call: &Value, policy: &Policy, budget_millitokens: u64, ignore_eos: bo
     let demand = Demand { body_bytes: unsigned(&call["bytes"]), max_tokens, ignore_eos };
     let millitokens = policy.load_of(&demand).millitokens();
     // Loads are exact; only as a float of more than 2^53 thousandths they are not, and some of these are.
-    let is_whole = millitokens % 1_000 == 0;
+    let is_whole = millitokens.is_multiple_of(1_000);
     let tokens = if is_whole { (millitokens / 1_000) as f64 } else { millitokens as f64 / 1_000.0 };
     compare("weight", tokens, float(&call["out"]))
 }

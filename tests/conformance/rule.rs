@@ -23,14 +23,15 @@ pub(crate) fn choice(ranges: &[Bucket], tuning: &RedirectTuning, length: f64, lo
     }
     let (mut best, mut best_score) = (standard, tuning.threshold);
     for bucket in looked_at {
-        if loads[bucket] >= loads[standard] {
+        if loads[bucket] >= loads[standard] || loads[standard] <= 0.0 {
             continue;
         }
         let (from, to) = (ranges[bucket].from as f64, ranges[bucket].to as f64);
         let half = (to - from) / 2.0;
         let distance = ((length - (from + to) / 2.0).abs() - half) / half;
         let affinity = (-tuning.affinity_strength * distance).exp().min(1.0);
-        let score = (1.0 - (loads[bucket] / loads[standard].max(1e-9)).powf(tuning.sensitivity)) * affinity;
+        let gap = 1.0 - (loads[bucket] / loads[standard].max(1e-9)).powf(tuning.sensitivity);
+        let score = gap.min(1.0) * affinity;
         if score > best_score {
             (best, best_score) = (bucket, score);
         }

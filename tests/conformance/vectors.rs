@@ -57,6 +57,13 @@ pub(crate) fn unsigned(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
 }
 
+/// Tokens in thousandths, to the nearest.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
+pub(crate) fn thousandths(tokens: f64) -> u128 {
+    assert!((0.0..1e20).contains(&tokens), "{tokens} tokens");
+    (tokens * 1_000.0).round() as u128
+}
+
 /// The exception that a call of the example ended with.
 pub(crate) fn raised(out: &Value) -> Option<&str> {
     out.get("raises").map(text)
@@ -68,6 +75,7 @@ pub(crate) fn within_one_ulp(left: f64, right: f64) -> bool {
 }
 
 /// Says what differs, for a replay that stops at the first difference.
+#[expect(clippy::needless_pass_by_value, reason = "both sides are mostly made for the comparison")]
 pub(crate) fn compare<T: PartialEq + std::fmt::Debug>(what: &str, ours: T, theirs: T) -> Result<(), String> {
     if ours == theirs { Ok(()) } else { Err(format!("{what}: Tidegate {ours:?}, the example {theirs:?}")) }
 }

@@ -152,8 +152,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(4, 64, 8, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..8).prop_map(Value::from),
-            prop::collection::hash_map("max_tokens|ignore_eos|.*", inner, 0..8)
-                .prop_map(|fields| Value::from_iter(fields)),
+            prop::collection::hash_map("max_tokens|ignore_eos|.*", inner, 0..8).prop_map(Value::from_iter),
         ]
     })
 }
