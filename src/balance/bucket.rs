@@ -161,6 +161,25 @@ impl Buckets {
         Ok(Self { ranges, tuning })
     }
 
+    /// Cuts the lengths from 0 to `max_length` (tokens) into `count` buckets of one width, rounded up; the last one is
+    /// narrower where it does not come out even.
+    ///
+    /// # Errors
+    /// When there is no bucket, when rounding up leaves none for the last ones (5 buckets up to 6 are 2 wide, and three
+    /// of them hold everything), or when the tuning is not usable.
+    pub fn equal_width(max_length: u64, count: usize, tuning: RedirectTuning) -> Result<Self, BucketError> {
+        let count = count as u64;
+        if count == 0 {
+            return Err(BucketError::Empty);
+        }
+        let width = max_length.div_ceil(count);
+        let range = |index: u64| {
+            let from = index.saturating_mul(width);
+            Bucket { from, to: from.saturating_add(width).min(max_length) }
+        };
+        Self::new((0..count).map(range).collect(), tuning)
+    }
+
     /// The number of buckets.
     #[must_use]
     pub fn count(&self) -> NonZeroUsize {
@@ -223,8 +242,10 @@ impl Buckets {
         })
     }
 
-    /// `gap x affinity` of a neighbour.
-    fn score(&self, neighbour: usize, length: f64, neighbour_load: f64, own_load: f64) -> f64 {
+    /// `gap x affinity`, 0 to 1: how attractive a neighbour is for a request of `length` tokens, given its load and the
+    /// load of the standard bucket (one unit, both at least 0).
+    #[must_use]
+    pub fn score(&self, neighbour: usize, length: f64, neighbour_load: f64, own_load: f64) -> f64 {
         if own_load <= 0.0 {
             return 0.0;
         }
@@ -242,5 +263,86 @@ impl Buckets {
         let centre = (from + to) / 2.0;
         let distance = ((length - centre).abs() - half_width) / half_width;
         (-self.tuning.affinity_strength * distance).exp().clamp(0.0, 1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bucket(from: u64, to: u64) -> Bucket {
+        Bucket { from, to }
+    }
+
+    fn refused(ranges: &[Bucket]) -> BucketError {
+        Buckets::new(ranges.to_vec(), RedirectTuning::default()).unwrap_err()
+    }
+
+    fn refused_tuning(tuning: RedirectTuning) -> BucketError {
+        Buckets::new(vec![bucket(0, 1)], tuning).unwrap_err()
+    }
+
+    #[test]
+    fn a_bucket_that_holds_no_length_is_refused() {
+        assert_eq!(refused(&[]), BucketError::Empty);
+        assert_eq!(refused(&[bucket(0, 0)]), BucketError::EmptyRange { index: 0, from: 0, to: 0 });
+        assert_eq!(refused(&[bucket(0, 5), bucket(9, 7)]), BucketError::EmptyRange { index: 1, from: 9, to: 7 });
+    }
+
+    #[test]
+    fn a_bucket_that_begins_inside_the_one_before_is_refused() {
+        let overlap = BucketError::Overlap { index: 1, from: 4, previous_to: 5 };
+        assert_eq!(refused(&[bucket(0, 5), bucket(4, 9)]), overlap);
+        assert_eq!(overlap.to_string(), "bucket 1 begins at 4, before bucket 0 ends at 5");
+    }
+
+    #[test]
+    fn tuning_that_decides_nothing_is_refused() {
+        let usual = RedirectTuning::default();
+        for sensitivity in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(refused_tuning(RedirectTuning { sensitivity, ..usual }), BucketError::Sensitivity);
+        }
+        for affinity_strength in [-0.1, f64::NAN, f64::INFINITY] {
+            assert_eq!(refused_tuning(RedirectTuning { affinity_strength, ..usual }), BucketError::AffinityStrength);
+        }
+        for threshold in [-0.1, f64::NAN, f64::INFINITY] {
+            assert_eq!(refused_tuning(RedirectTuning { threshold, ..usual }), BucketError::Threshold);
+        }
+    }
+
+    #[test]
+    fn a_gap_between_buckets_and_what_lies_beyond_fall_to_the_last() {
+        let buckets = Buckets::new(vec![bucket(10, 20), bucket(30, 40)], RedirectTuning::default()).unwrap();
+        let standard = [0.0, 10.0, 19.75, 20.0, 30.0, 39.75, 40.0].map(|length| buckets.standard(length));
+        assert_eq!(standard, [1, 0, 0, 1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn buckets_of_equal_width_end_at_the_longest_length() {
+        let buckets = Buckets::equal_width(100, 3, RedirectTuning::load_only()).unwrap();
+        assert_eq!(buckets.ranges(), [bucket(0, 34), bucket(34, 68), bucket(68, 100)]);
+    }
+
+    #[test]
+    fn buckets_of_equal_width_that_leave_some_empty_are_refused() {
+        let built = |most, count| Buckets::equal_width(most, count, RedirectTuning::load_only()).unwrap_err();
+        assert_eq!(built(10, 0), BucketError::Empty);
+        assert_eq!(built(0, 2), BucketError::EmptyRange { index: 0, from: 0, to: 0 });
+        assert_eq!(built(6, 5), BucketError::EmptyRange { index: 3, from: 6, to: 6 });
+    }
+
+    #[test]
+    fn a_score_of_exactly_the_threshold_stays() {
+        let tuning = RedirectTuning { affinity_strength: 0.0, threshold: 0.5, ..RedirectTuning::default() };
+        let buckets = Buckets::new(vec![bucket(0, 10), bucket(10, 20)], tuning).unwrap();
+        let chosen = |neighbour: f64| buckets.choose(5.0, |bucket| [8.0, neighbour][bucket]).chosen;
+        assert_eq!((chosen(4.0), chosen(3.9)), (0, 1));
+    }
+
+    #[test]
+    fn the_load_only_variant_looks_at_all_buckets_and_takes_the_lightest() {
+        let buckets = Buckets::equal_width(400, 4, RedirectTuning::load_only()).unwrap();
+        let choice = buckets.choose(350.0, |bucket| [98.0, 99.0, 97.0, 100.0][bucket]);
+        assert_eq!(choice, BucketChoice { standard: 3, chosen: 2 });
     }
 }

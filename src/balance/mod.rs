@@ -42,6 +42,9 @@ mod pick;
 mod policy;
 mod topology;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -127,7 +130,7 @@ impl Balancer {
         let mut ledger = self.ledger.lock();
         match &self.policy {
             Policy::ReferencePlain => {
-                let server = self.least_loaded_of_all(&ledger, tried);
+                let server = self.least_loaded_of_all(&ledger, tried, self.ties);
                 let group = self.topology.group_of(server);
                 self.book(&mut ledger, server, group, load)
             }
@@ -140,10 +143,11 @@ impl Balancer {
     }
 
     /// Chooses the least loaded of all servers for a request that weighs nothing (a model list, a health probe by
-    /// hand). It counts as in flight, but not as load. Ties rotate.
+    /// hand). It counts as in flight, but not as load. Ties rotate whatever the setting: this is no decision of the
+    /// policy, and without weight all of a kind would go to one server.
     pub fn acquire_weightless(self: &Arc<Self>, tried: &Tried) -> Lease {
         let mut ledger = self.ledger.lock();
-        let server = self.least_loaded_of_all(&ledger, tried);
+        let server = self.least_loaded_of_all(&ledger, tried, Ties::LeastRecentlyUsed);
         let group = self.topology.group_of(server);
         self.book(&mut ledger, server, group, Load::ZERO)
     }
@@ -181,10 +185,10 @@ impl Balancer {
             .expect("a topology has no empty group")
     }
 
-    fn least_loaded_of_all(&self, ledger: &Ledger, tried: &Tried) -> usize {
+    fn least_loaded_of_all(&self, ledger: &Ledger, tried: &Tried, ties: Ties) -> usize {
         let all = 0..self.topology.servers();
-        pick::least_loaded(ledger, all.clone(), tried, self.ties)
-            .or_else(|| pick::least_loaded(ledger, all, &Tried::default(), self.ties))
+        pick::least_loaded(ledger, all.clone(), tried, ties)
+            .or_else(|| pick::least_loaded(ledger, all, &Tried::default(), ties))
             .expect("a topology is not empty")
     }
 }

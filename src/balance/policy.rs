@@ -38,3 +38,36 @@ impl Policy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::balance::RedirectTuning;
+    use crate::prompt::Budget;
+
+    fn demand(body_bytes: u64, max_tokens: f64, ignore_eos: bool) -> Demand {
+        Demand { body_bytes, max_tokens: Budget::from_fractional_tokens(max_tokens), ignore_eos }
+    }
+
+    #[test]
+    fn plain_mode_adds_bytes_and_half_the_budget_or_all_of_it() {
+        let tokens = |demand| Policy::ReferencePlain.load_of(&demand).tokens();
+        assert_eq!(tokens(Demand::of_bytes(100)), 108.0);
+        assert_eq!(tokens(demand(100, 10.5, false)), 105.25);
+        assert_eq!(tokens(demand(100, 10.5, true)), 110.5);
+    }
+
+    #[test]
+    fn bucket_mode_counts_a_quarter_of_the_bytes_whatever_the_budget() {
+        let buckets = Buckets::equal_width(10, 1, RedirectTuning::default()).unwrap();
+        let tokens = |demand| Policy::ReferenceBucket(buckets.clone()).load_of(&demand).tokens();
+        assert_eq!(tokens(demand(3, 1e9, true)), 0.75);
+        assert_eq!(tokens(demand(131_072, 0.0, false)), 32_768.0);
+    }
+
+    #[test]
+    fn no_size_overflows() {
+        let most = demand(u64::MAX, f64::MAX, true);
+        assert_eq!(Policy::ReferencePlain.load_of(&most).millitokens(), u64::MAX);
+    }
+}

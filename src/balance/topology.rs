@@ -87,3 +87,42 @@ impl Topology {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nearest_first(groups: usize, home: usize) -> Vec<usize> {
+        Topology::split_evenly(groups, groups).unwrap().nearest_first(home).collect()
+    }
+
+    #[test]
+    fn the_first_groups_take_the_servers_that_do_not_come_out_even() {
+        let topology = Topology::split_evenly(8, 3).unwrap();
+        assert_eq!(topology.groups(), [0..3, 3..6, 6..8]);
+        assert_eq!(topology.servers(), 8);
+    }
+
+    #[test]
+    fn every_server_is_in_the_group_that_holds_its_number() {
+        let topology = Topology::from_sizes([1, 3, 2]).unwrap();
+        assert_eq!((0..6).map(|server| topology.group_of(server)).collect::<Vec<_>>(), [0, 1, 1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn empty_groups_are_refused() {
+        assert_eq!(Topology::split_evenly(4, 0), Err(TopologyError::NoGroup));
+        assert_eq!(Topology::from_sizes([]), Err(TopologyError::NoGroup));
+        assert_eq!(Topology::split_evenly(2, 3), Err(TopologyError::TooFewServers { servers: 2, groups: 3 }));
+        assert_eq!(Topology::from_sizes([2, 0]), Err(TopologyError::TooFewServers { servers: 2, groups: 2 }));
+    }
+
+    #[test]
+    fn the_nearest_group_comes_first_and_of_two_the_one_for_shorter_prompts() {
+        assert_eq!(nearest_first(1, 0), [0]);
+        assert_eq!(nearest_first(5, 0), [0, 1, 2, 3, 4]);
+        assert_eq!(nearest_first(5, 1), [1, 0, 2, 3, 4]);
+        assert_eq!(nearest_first(5, 2), [2, 1, 3, 0, 4]);
+        assert_eq!(nearest_first(5, 4), [4, 3, 2, 1, 0]);
+    }
+}

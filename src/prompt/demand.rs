@@ -25,6 +25,21 @@ impl Budget {
         Self(clamped * 1_000)
     }
 
+    /// The budget of so many tokens, whole or not, rounded to the nearest thousandth.
+    ///
+    /// Never fails: below zero and NaN count as 0, above [`MAX_BUDGET_TOKENS`] (and infinity) as that.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "clamped to 0..=2^32 tokens before, which is exact; a float-to-integer cast takes NaN to 0"
+    )]
+    pub fn from_fractional_tokens(tokens: f64) -> Self {
+        let clamped = tokens.clamp(0.0, MAX_BUDGET_TOKENS as f64);
+        Self((clamped * 1_000.0).round() as u64)
+    }
+
     /// The budget in thousandths of a token.
     #[must_use]
     pub const fn millitokens(self) -> u64 {
@@ -49,5 +64,36 @@ impl Demand {
     #[must_use]
     pub const fn of_bytes(body_bytes: u64) -> Self {
         Self { body_bytes, max_tokens: DEFAULT_MAX_TOKENS, ignore_eos: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fractions_are_kept_to_the_nearest_thousandth() {
+        for (tokens, millitokens) in [(10.5, 10_500), (0.1, 100), (0.3, 300), (959.4, 959_400), (0.0004, 0)] {
+            assert_eq!(Budget::from_fractional_tokens(tokens).millitokens(), millitokens, "{tokens}");
+        }
+    }
+
+    #[test]
+    fn whole_and_fractional_constructors_agree_up_to_the_clamp() {
+        for tokens in [0_u32, 1, 16, 131_072, u32::MAX] {
+            assert_eq!(Budget::from_fractional_tokens(f64::from(tokens)), Budget::from_tokens(tokens.into()));
+        }
+    }
+
+    #[test]
+    fn budgets_outside_the_range_are_clamped_to_its_ends() {
+        let most = Budget::from_tokens(MAX_BUDGET_TOKENS);
+        for tokens in [1e18, f64::MAX, f64::INFINITY] {
+            assert_eq!(Budget::from_fractional_tokens(tokens), most, "{tokens}");
+        }
+        assert_eq!(Budget::from_tokens(u64::MAX), most);
+        for tokens in [-0.0, -1.0, f64::NEG_INFINITY, f64::NAN] {
+            assert_eq!(Budget::from_fractional_tokens(tokens), Budget::from_tokens(0), "{tokens}");
+        }
     }
 }
