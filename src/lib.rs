@@ -42,6 +42,7 @@
 pub mod admin;
 pub mod app;
 pub mod balance;
+pub mod cli;
 pub mod config;
 pub mod metrics;
 pub mod prompt;
