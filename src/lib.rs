@@ -2,4 +2,5 @@
 
 pub mod balance;
 pub mod config;
+pub mod demo;
 pub mod prompt;
