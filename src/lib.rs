@@ -3,4 +3,5 @@
 pub mod balance;
 pub mod config;
 pub mod demo;
+pub mod healthcheck;
 pub mod prompt;
