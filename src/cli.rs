@@ -31,6 +31,11 @@ pub enum Command {
     },
     /// Run the balancer in front of demo servers.
     Demo(Demo),
+    /// Ask a running balancer whether it serves.
+    Healthcheck {
+        /// Where it listens, `host:port`.
+        address: String,
+    },
 }
 
 /// Ports of the demo, all on loopback.
@@ -67,6 +72,12 @@ enum Subcommands {
     },
     /// Run the balancer in front of demo servers, to try it without vLLM
     Demo(Demo),
+    /// Ask a running balancer whether it serves, for containers without curl
+    Healthcheck {
+        /// Where it listens
+        #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:8000")]
+        address: String,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -125,6 +136,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, c
     Ok(match command {
         Some(Subcommands::Check { file }) => Command::Check { file },
         Some(Subcommands::Demo(demo)) => Command::Demo(demo),
+        Some(Subcommands::Healthcheck { address }) => Command::Healthcheck { address },
         None => run.into_command(),
     })
 }
@@ -237,6 +249,13 @@ mod tests {
         assert_eq!(parsed("demo").unwrap(), demo(8000, 9400, vec![8100, 8101]));
         let line = "demo --port 1 --admin-port 2 --server-ports 3 4 5";
         assert_eq!(parsed(line).unwrap(), demo(1, 2, vec![3, 4, 5]));
+    }
+
+    #[test]
+    fn the_health_check_has_the_default_port() {
+        let healthcheck = |address: &str| Command::Healthcheck { address: address.to_owned() };
+        assert_eq!(parsed("healthcheck").unwrap(), healthcheck("127.0.0.1:8000"));
+        assert_eq!(parsed("healthcheck [::1]:1").unwrap(), healthcheck("[::1]:1"));
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub mod app;
 pub mod balance;
 pub mod cli;
 pub mod config;
+pub mod demo;
+pub mod healthcheck;
 pub mod metrics;
 pub mod prompt;
 pub mod proxy;
