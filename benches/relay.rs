@@ -46,8 +46,8 @@ fn alternate(
 }
 
 fn report(direct: &[Duration], proxied: &[Duration]) {
-    for (name, share) in [("median", 0.5), ("p99", 0.99)] {
-        let at = |times: &[Duration]| times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6;
+    for (name, percent) in [("median", 50), ("p99", 99)] {
+        let at = |times: &[Duration]| times[(times.len() - 1) * percent / 100].as_secs_f64() * 1e6;
         let (direct, proxied) = (at(direct), at(proxied));
         println!(
             "  {name:<6} direct {direct:7.1} us   through tidegate {proxied:7.1} us   added {:7.1} us   ratio {:.2}",

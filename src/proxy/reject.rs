@@ -61,9 +61,7 @@ impl Reject {
             Self::BodyTimeout => "The request body did not arrive in time.".into(),
             Self::BadBody => "The request body is not framed as its headers say.".into(),
             Self::NotReachable => "No model server could be reached. Try again later.".into(),
-            Self::ServerBroke => {
-                "The model server closed the connection before it answered. Try again later.".into()
-            }
+            Self::ServerBroke => "The model server closed the connection before it answered. Try again later.".into(),
             Self::FirstByteTimeout => "The model server did not begin its answer in time.".into(),
             Self::TotalTimeout => "The request did not finish within the time that this gateway allows.".into(),
             Self::Internal => "The gateway failed to handle this request.".into(),

@@ -77,7 +77,8 @@ impl Server {
         if let Some(address) = self.fresh_address() {
             return Ok(address);
         }
-        let looked_up = tokio::time::timeout(limit, tokio::net::lookup_host((self.config.host.as_str(), self.config.port)));
+        let looked_up =
+            tokio::time::timeout(limit, tokio::net::lookup_host((self.config.host.as_str(), self.config.port)));
         let found: Vec<SocketAddr> = match looked_up.await {
             Ok(Ok(addresses)) => addresses.collect(),
             Ok(Err(error)) => {

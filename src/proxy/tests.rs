@@ -59,12 +59,7 @@ impl ProxyHttp for Panicking {
 }
 
 fn config(server: SocketAddr) -> Config {
-    let server = Server {
-        name: "s0".into(),
-        host: server.ip().to_string(),
-        port: server.port(),
-        authorization: None,
-    };
+    let server = Server { name: "s0".into(), host: server.ip().to_string(), port: server.port(), authorization: None };
     let second = Duration::from_secs(1);
     Config {
         listen: Vec::new(),
