@@ -1,1 +1,28 @@
-//! Integration tests.
+//! Tests of the whole program over real sockets.
+//!
+//! Every test starts the `tidegate` binary in front of scripted servers ([`support`]) and looks at it from outside: at
+//! the bytes on both sides, the admin listener, and the process. Ids like B27 name the field reports that a test
+//! answers.
+//!
+//! Where a new test belongs:
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails right there")]
+#![allow(clippy::large_futures, reason = "tests run once; their size does not matter")]
+#![allow(clippy::needless_pass_by_value, reason = "helpers of tests take what is at hand")]
+
+mod addresses; // addresses of servers, the health check, the list of models
+mod body; // a request body on its way to the server
+mod broken; // servers that die before they have answered
+mod captures; // replays of what a real vLLM put on the wire
+mod estimate; // how much a request counts
+mod harness; // the support module itself, without Tidegate
+mod headers; // header fields in both directions, and the framing of responses
+mod limits; // time limits and slow clients
+mod memory; // memory in use
+mod process; // signals
+mod release; // how a request ends, and that its load ends with it
+mod retry; // what is tried again, where, and how often
+mod security; // requests with an ambiguous end, bodies that look like requests
+mod selection; // which server a request goes to
+mod streaming; // a response on its way to the client, also when it breaks
+mod support;
+mod wire; // connections: reuse, upgrades, pipelining, HTTP/1.0, h2c

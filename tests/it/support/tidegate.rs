@@ -1,0 +1,185 @@
+//! The real program, started for one test.
+
+use std::collections::BTreeMap;
+use std::fs::{File, read_to_string};
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+
+use super::{Client, Loopback, Response, Setup, get, until, until_within};
+
+/// Load and running requests of a server or group, as the status says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Usage {
+    pub(crate) load_tokens: f64,
+    pub(crate) in_flight: u64,
+}
+
+/// A running Tidegate. Ends with its value; a panic of the program fails the test there.
+pub(crate) struct Tidegate {
+    pub(crate) address: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    child: Child,
+    directory: TempDir,
+}
+
+impl Tidegate {
+    pub(crate) async fn start(setup: &Setup) -> Self {
+        let [address, admin] = Loopback::new().free_ports();
+        Self::start_at(address, admin, setup).await
+    }
+
+    /// Starts the program and waits until it accepts connections.
+    pub(crate) async fn start_at(address: SocketAddr, admin: SocketAddr, setup: &Setup) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let file = directory.path().join("tidegate.yaml");
+        std::fs::write(&file, setup.yaml(address, admin)).expect("the directory is writable");
+        let stderr = File::create(directory.path().join("stderr")).expect("the directory is writable");
+        let child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .arg("--conf")
+            .arg(&file)
+            .current_dir(directory.path())
+            .env_remove("OPENAI_API_KEY")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .spawn()
+            .expect("the program can be run");
+        let mut tidegate = Self { address, admin, child, directory };
+        until("Tidegate accepts connections", async || {
+            if let Some(status) = tidegate.child.try_wait().expect("a child can be waited for") {
+                panic!("Tidegate ended with {status}: {}", tidegate.stderr());
+            }
+            TcpStream::connect(address).await.is_ok() && TcpStream::connect(admin).await.is_ok()
+        })
+        .await;
+        tidegate
+    }
+
+    /// What the program has logged.
+    pub(crate) fn stderr(&self) -> String {
+        read_to_string(self.directory.path().join("stderr")).unwrap_or_default()
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        Client::connect(self.address).await
+    }
+
+    /// Sends a request on a connection of its own and reads the response.
+    pub(crate) async fn exchange(&self, request: &[u8]) -> Response {
+        self.client().await.exchange(request).await
+    }
+
+    /// Sends a request on a connection of its own.
+    pub(crate) async fn begin(&self, request: &[u8]) -> Client {
+        let mut client = self.client().await;
+        client.send(request).await;
+        client
+    }
+
+    /// The status page.
+    pub(crate) async fn status(&self) -> serde_json::Value {
+        let response = Client::connect(self.admin).await.exchange(&get("/status")).await;
+        assert_eq!(response.status(), 200, "{}", response.text());
+        response.json()
+    }
+
+    /// Load and running requests of every server and group, by name.
+    pub(crate) async fn usage(&self) -> BTreeMap<String, Usage> {
+        let mut usage = BTreeMap::new();
+        let status = self.status().await;
+        for group in status["groups"].as_array().expect("`groups` is a list") {
+            for item in group["servers"].as_array().expect("`servers` is a list").iter().chain([group]) {
+                let load_tokens = item["load_tokens"].as_f64().expect("`load_tokens` is a number");
+                let in_flight = item["in_flight"].as_u64().expect("`in_flight` is a whole number, not negative");
+                assert!(load_tokens >= 0.0, "a load below zero: {status}");
+                usage.insert(item["name"].as_str().expect("`name` is text").into(), Usage { load_tokens, in_flight });
+            }
+        }
+        usage
+    }
+
+    /// The load of a server or group.
+    pub(crate) async fn load(&self, name: &str) -> f64 {
+        self.usage().await[name].load_tokens
+    }
+
+    /// Waits until nothing runs and all load is given back.
+    pub(crate) async fn idle(&self) {
+        let idle = Usage { load_tokens: 0.0, in_flight: 0 };
+        until_within(Duration::from_secs(5), "all counters are zero", async || {
+            self.usage().await.values().all(|usage| *usage == idle)
+        })
+        .await;
+    }
+
+    /// The metrics page.
+    pub(crate) async fn metrics(&self) -> String {
+        Client::connect(self.admin).await.exchange(&get("/metrics")).await.text()
+    }
+
+    /// The sum of all samples of a metric whose labels contain all of `labels` (each as `name="value"`).
+    pub(crate) async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+        let page = self.metrics().await;
+        let samples = page.lines().filter_map(|line| {
+            let (series, value) = line.rsplit_once(' ')?;
+            let series = series.strip_prefix(name)?;
+            let is_it =
+                (series.is_empty() || series.starts_with('{')) && labels.iter().all(|label| series.contains(label));
+            is_it.then(|| value.parse::<f64>().expect("a sample is a number"))
+        });
+        samples.sum()
+    }
+
+    /// Memory in use, in bytes.
+    pub(crate) fn rss_bytes(&self) -> u64 {
+        let status = read_to_string(format!("/proc/{}/status", self.child.id())).expect("the program runs");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("Linux says so");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number of KiB") * 1024
+    }
+
+    /// Processor time used so far.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        let stat = read_to_string(format!("/proc/{}/stat", self.child.id())).expect("the program runs");
+        let after_name = stat.rsplit_once(')').expect("the name is in brackets").1;
+        let ticks: u64 = after_name.split_whitespace().skip(11).take(2).map(|t| t.parse::<u64>().expect("ticks")).sum();
+        // 100 ticks a second, whatever the kernel's own rate.
+        Duration::from_millis(ticks * 10)
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub(crate) async fn terminate(&mut self) -> ExitStatus {
+        self.signal(Signal::SIGTERM);
+        let mut ended = None;
+        until("Tidegate ends", async || {
+            ended = self.child.try_wait().expect("a child can be waited for");
+            ended.is_some()
+        })
+        .await;
+        ended.expect("the condition held")
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).expect("process ids are small");
+        kill(Pid::from_raw(pid), signal).expect("the program runs");
+    }
+}
+
+impl Drop for Tidegate {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+        let log = self.stderr();
+        if std::thread::panicking() {
+            let from = log.char_indices().rev().nth(4_000).map_or(0, |(at, _)| at);
+            eprintln!("--- the end of Tidegate's log:\n{}", &log[from..]);
+        } else {
+            assert!(!log.contains("panicked at"), "Tidegate panicked:\n{log}");
+        }
+    }
+}
