@@ -29,7 +29,8 @@ const BODY_BYTES: [f64; 10] =
 
 impl Metrics {
     /// Counters at zero for these groups and their servers. Both are numbered in the order given, servers across all
-    /// groups, as in the [`Balancer`] of the same configuration; the methods below take these numbers.
+    /// groups, as in the [`Balancer`](crate::balance::Balancer) of the same configuration. The other methods take these
+    /// numbers and panic at any other.
     #[must_use]
     pub fn new(groups: &[Group]) -> Self {
         let names = Arc::new(Names::of(groups));

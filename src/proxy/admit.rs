@@ -13,11 +13,14 @@ use super::context::RequestContext;
 use super::reject::{Reject, json_response};
 use super::silence::Silence;
 use super::{Proxy, downstream, models, request};
-use crate::prompt::{self, Endpoint};
+use crate::prompt::{self, Demand, Endpoint};
 
 /// After an early refusal the rest of the body is read and thrown away for this long, so that the answer is not lost
 /// in a connection reset.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// Bodies up to this length, in bytes, are measured where they are.
+const MEASURED_IN_PLACE: usize = 256 << 10;
 
 impl Proxy {
     /// Answers what Tidegate answers itself, reads and measures the body of everything else. True: it is answered.
@@ -56,7 +59,7 @@ impl Proxy {
             return models::answer(self, session, ctx).await;
         }
         if ctx.endpoint.is_generation() {
-            ctx.demand = Some(prompt::measure(&body));
+            ctx.demand = Some(measure(&body).await?);
         }
         let limits = &self.config.timeouts;
         let total_at = limits.total.map(|total| ctx.started + total);
@@ -134,6 +137,18 @@ impl Proxy {
         ctx.response_bytes = body.len() as u64;
         write_response(session, header, body).await
     }
+}
+
+/// Measures a body; a long one on another thread, so that reading it (10 ms for 8 MiB of escapes) does not hold up
+/// the other requests of this one.
+async fn measure(body: &Bytes) -> Result<Demand> {
+    if body.len() <= MEASURED_IN_PLACE {
+        return Ok(prompt::measure(body));
+    }
+    let body = body.clone();
+    tokio::task::spawn_blocking(move || prompt::measure(&body))
+        .await
+        .map_err(|error| Error::because(ErrorType::InternalError, "while measuring a body", error))
 }
 
 /// Writes a whole response to the client; without its body for HEAD.
