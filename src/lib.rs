@@ -1,5 +1,51 @@
 //! Tidegate: a load balancer for vLLM servers that routes requests by prompt length and load.
+//!
+//! A tide gate lets water through between two basins when their levels differ enough. Tidegate does that with LLM
+//! requests: servers are grouped by the length of prompt they are for, and a request crosses to the neighbouring group
+//! when the difference in load is worth it.
+//!
+//! # A request's way
+//!
+//! ```text
+//! client -> [ admit -> measure -> choose bucket -> choose server (lease) -> relay ] -> vLLM server
+//!             proxy    prompt     balance          balance                  proxy
+//!                                                     lease drops: load given back, at the last byte or any failure
+//! ```
+//!
+//! # Who may know whom
+//!
+//! ```text
+//! main -> app -> proxy  -> prompt, balance, metrics
+//!                admin  -> balance, metrics
+//!         config -> balance, prompt         (only to build their types)
+//!         balance -> prompt                 (what a request asks for)
+//!         prompt: std and small crates only; no Pingora, no I/O, no clock
+//! ```
+//!
+//! # Where do I change ...?
+//!
+//! | the ... | open |
+//! |---|---|
+//! | bucket borders, when a request crosses | `src/balance/bucket.rs` |
+//! | choice inside a group, ties | `src/balance/pick.rs` |
+//! | how much a request weighs | `src/balance/policy.rs` |
+//! | what is read of a body | `src/prompt/measure.rs` |
+//! | which endpoints count | `src/prompt/endpoint.rs` |
+//! | what happens in a phase | `src/proxy/` (start at `mod.rs`) |
+//! | when a request is tried elsewhere | `src/proxy/retry.rs` |
+//! | an error answer | `src/proxy/reject.rs` |
+//! | a time limit towards a server | `src/proxy/silence.rs` |
+//! | a configuration key | `src/config/` |
+//! | a metric | `src/metrics/` |
+//! | the admin listener | `src/admin/` |
 
+pub mod admin;
+pub mod app;
 pub mod balance;
+pub mod cli;
 pub mod config;
+pub mod demo;
+pub mod healthcheck;
+pub mod metrics;
 pub mod prompt;
+pub mod proxy;

@@ -1,15 +1,55 @@
 //! The configuration in force: checked values in domain types.
 //!
-//! What the user typed (flags and file) is read by the modules below and only a [`Config`] that can be run leaves
-//! them.
+//! What the user typed is read by the modules below, and only a [`Config`] that can be run leaves them:
+//!
+//! ```text
+//! text --yaml--> tree with lines --section, value--> Draft (single values are right) --check--> Config
+//!                                  flags ------------^ (over the file, or alone)
+//! ```
+//!
+//! All problems are collected on the way ([`Refusal`]), each with its place and what would be accepted.
+
+mod address;
+mod check;
+mod draft;
+mod file;
+mod flags;
+mod nearest;
+mod pingora;
+mod policy;
+mod problem;
+mod secret;
+mod section;
+mod settings;
+mod summary;
+pub(crate) mod value;
+mod yaml;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use ::pingora::server::configuration::ServerConf;
 use http::{HeaderName, HeaderValue};
-use pingora::server::configuration::ServerConf;
 
 use crate::balance::{Policy, Ties};
+
+pub use file::{known_keys, load};
+pub use flags::{DEFAULT_GROUP_THRESHOLD, DEFAULT_MAX_REQUEST_TOKENS, Flags};
+pub use problem::{Problem, Refusal};
+pub use settings::DEFAULT_MAX_BODY_BYTES;
+pub use summary::Summary;
+
+/// Looks up an environment variable; `None` when it is not set.
+pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// A configuration that can be run, and what the operator should know about it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// Things that are probably not meant so.
+    pub warnings: Vec<Problem>,
+}
 
 /// Everything that Tidegate runs with.
 #[derive(Debug)]
@@ -18,7 +58,7 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Where the admin listener (metrics, status) is; `None` is off.
     pub admin: Option<SocketAddr>,
-    /// The server groups, short prompts first. Never empty, and no group is empty.
+    /// The server groups, short prompts first. Never empty, no group is empty, and no server stands there twice.
     pub groups: Vec<Group>,
     /// How a request finds its group and server. Has one bucket per group.
     pub policy: Policy,
@@ -64,11 +104,7 @@ impl Server {
     /// `host:port` as it stands in a `Host` header, IPv6 literals in brackets.
     #[must_use]
     pub fn authority(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
+        address::authority(&self.host, self.port)
     }
 }
 

@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn fractions_are_kept_to_the_nearest_thousandth() {
-        for (tokens, millitokens) in [(10.5, 10_500), (0.1, 100), (0.3, 300), (959.4, 959_400), (0.0004, 0)] {
+        for (tokens, millitokens) in [(10.5, 10_500), (0.1, 100), (0.3, 300), (1.001, 1_001), (0.0006, 1), (0.0004, 0)]
+        {
             assert_eq!(Budget::from_fractional_tokens(tokens).millitokens(), millitokens, "{tokens}");
         }
     }

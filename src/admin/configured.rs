@@ -1,0 +1,213 @@
+//! What the configuration says, in the form in which `/status` shows it. Made once, at the start.
+//!
+//! Keys stay out: only whether there is one is said.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::balance::{Bucket, Neighbours, Policy, RedirectTuning, Ties};
+use crate::config::{Config, Group, Retry, Server, Timeouts};
+
+/// The part of the status that does not change while Tidegate runs.
+#[derive(Debug)]
+pub(super) struct Configured {
+    pub(super) policy: PolicyStatus,
+    pub(super) ties: &'static str,
+    pub(super) groups: Vec<ConfiguredGroup>,
+    pub(super) config: ConfigStatus,
+}
+
+#[derive(Debug)]
+pub(super) struct ConfiguredGroup {
+    pub(super) name: String,
+    pub(super) servers: Vec<ConfiguredServer>,
+}
+
+#[derive(Debug)]
+pub(super) struct ConfiguredServer {
+    pub(super) name: String,
+    pub(super) authority: String,
+    pub(super) authorization_set: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct PolicyStatus {
+    name: &'static str,
+    tuning: Option<TuningStatus>,
+    pub(super) buckets: Vec<BucketStatus>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct TuningStatus {
+    sensitivity: f64,
+    affinity_strength: f64,
+    threshold: f64,
+    neighbours: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct BucketStatus {
+    pub(super) from_tokens: u64,
+    pub(super) to_tokens: u64,
+}
+
+/// The configuration in force, apart from groups and policy, which stand beside it.
+#[derive(Debug, Serialize)]
+pub(super) struct ConfigStatus {
+    listen: Vec<String>,
+    admin: Option<String>,
+    max_body_bytes: usize,
+    timeouts_seconds: TimeoutsStatus,
+    retry: RetryStatus,
+    strip_request_headers: Vec<String>,
+    /// Whether there is a key for all servers.
+    upstream_authorization_set: bool,
+    threads: usize,
+    grace_period_seconds: Option<u64>,
+    graceful_shutdown_timeout_seconds: Option<u64>,
+}
+
+/// In seconds; null is no limit.
+#[derive(Debug, Serialize)]
+pub(super) struct TimeoutsStatus {
+    connect: f64,
+    request_header: f64,
+    request_body_idle: f64,
+    request_body: f64,
+    first_byte: Option<f64>,
+    response_idle: Option<f64>,
+    client_write: Option<f64>,
+    total: Option<f64>,
+    client_keepalive: f64,
+    server_keepalive: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct RetryStatus {
+    max_attempts: usize,
+    base_delay_seconds: f64,
+    max_delay_seconds: f64,
+}
+
+impl Configured {
+    pub(super) fn of(config: &Config) -> Self {
+        Self {
+            policy: PolicyStatus::of(&config.policy),
+            ties: match config.ties {
+                Ties::First => "first",
+                Ties::LeastRecentlyUsed => "least_recently_used",
+            },
+            groups: config.groups.iter().map(ConfiguredGroup::of).collect(),
+            config: ConfigStatus::of(config),
+        }
+    }
+}
+
+impl ConfiguredGroup {
+    fn of(group: &Group) -> Self {
+        let server = |server: &Server| ConfiguredServer {
+            name: server.name.clone(),
+            authority: server.authority(),
+            authorization_set: server.authorization.is_some(),
+        };
+        Self { name: group.name.clone(), servers: group.servers.iter().map(server).collect() }
+    }
+}
+
+impl PolicyStatus {
+    fn of(policy: &Policy) -> Self {
+        let (tuning, ranges) = match policy {
+            Policy::ReferencePlain => (None, &[][..]),
+            Policy::ReferenceBucket(buckets) => (Some(TuningStatus::of(buckets.tuning())), buckets.ranges()),
+        };
+        let bucket = |range: &Bucket| BucketStatus { from_tokens: range.from, to_tokens: range.to };
+        Self { name: policy.name(), tuning, buckets: ranges.iter().map(bucket).collect() }
+    }
+}
+
+impl TuningStatus {
+    fn of(tuning: &RedirectTuning) -> Self {
+        Self {
+            sensitivity: tuning.sensitivity,
+            affinity_strength: tuning.affinity_strength,
+            threshold: tuning.threshold,
+            neighbours: match tuning.neighbours {
+                Neighbours::Adjacent => "adjacent",
+                Neighbours::All => "all",
+            },
+        }
+    }
+}
+
+impl ConfigStatus {
+    fn of(config: &Config) -> Self {
+        // Every field is named, so that a new one cannot be forgotten here.
+        let Config {
+            listen,
+            admin,
+            groups: _,
+            policy: _,
+            ties: _,
+            max_body_bytes,
+            timeouts,
+            retry,
+            strip_request_headers,
+            upstream_authorization,
+            pingora,
+        } = config;
+        Self {
+            listen: listen.iter().map(ToString::to_string).collect(),
+            admin: admin.map(|address| address.to_string()),
+            max_body_bytes: *max_body_bytes,
+            timeouts_seconds: TimeoutsStatus::of(timeouts),
+            retry: RetryStatus::of(retry),
+            strip_request_headers: strip_request_headers.iter().map(ToString::to_string).collect(),
+            upstream_authorization_set: upstream_authorization.is_some(),
+            threads: pingora.threads,
+            grace_period_seconds: pingora.grace_period_seconds,
+            graceful_shutdown_timeout_seconds: pingora.graceful_shutdown_timeout_seconds,
+        }
+    }
+}
+
+impl TimeoutsStatus {
+    fn of(timeouts: &Timeouts) -> Self {
+        let Timeouts {
+            connect,
+            request_header,
+            request_body_idle,
+            request_body,
+            first_byte,
+            response_idle,
+            client_write,
+            total,
+            client_keepalive,
+            server_keepalive,
+        } = timeouts;
+        let optional = |limit: &Option<Duration>| limit.as_ref().map(Duration::as_secs_f64);
+        Self {
+            connect: connect.as_secs_f64(),
+            request_header: request_header.as_secs_f64(),
+            request_body_idle: request_body_idle.as_secs_f64(),
+            request_body: request_body.as_secs_f64(),
+            first_byte: optional(first_byte),
+            response_idle: optional(response_idle),
+            client_write: optional(client_write),
+            total: optional(total),
+            client_keepalive: client_keepalive.as_secs_f64(),
+            server_keepalive: server_keepalive.as_secs_f64(),
+        }
+    }
+}
+
+impl RetryStatus {
+    fn of(retry: &Retry) -> Self {
+        let Retry { max_attempts, base_delay, max_delay } = retry;
+        Self {
+            max_attempts: *max_attempts,
+            base_delay_seconds: base_delay.as_secs_f64(),
+            max_delay_seconds: max_delay.as_secs_f64(),
+        }
+    }
+}

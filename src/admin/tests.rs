@@ -1,0 +1,369 @@
+//! The admin listener over real sockets, against the state of the balancer behind it.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::os::fd::IntoRawFd;
+use std::time::Duration;
+
+use http::HeaderName;
+use parking_lot::Mutex;
+use pingora::server::configuration::ServerConf;
+use pingora::server::{Fds, ListenFds};
+use pingora::services::Service as _;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::balance::{Bucket, Buckets, Neighbours, Policy, RedirectTuning, Ties, Topology, Tried};
+use crate::config::{Group, Retry, Server, Timeouts};
+use crate::metrics::{FinishedRequest, Outcome, RetryReason};
+use crate::prompt::{Demand, Endpoint};
+
+const SERVER_KEY: &str = "Bearer key-of-one-server";
+const COMMON_KEY: &str = "Bearer key-of-all-servers";
+
+/// A running admin service and what it shows.
+struct Running {
+    address: SocketAddr,
+    balancer: Arc<Balancer>,
+    metrics: Arc<Metrics>,
+    shutdown: watch::Sender<bool>,
+    service: JoinHandle<()>,
+}
+
+impl Running {
+    /// Runs the service on a port that the system gives, as a Pingora server does.
+    fn start(config: &Config) -> Self {
+        let sizes = config.groups.iter().map(|group| group.servers.len());
+        let topology = Topology::from_sizes(sizes).unwrap();
+        let balancer = Arc::new(Balancer::new(topology, config.policy.clone(), config.ties).unwrap());
+        let metrics = Arc::new(Metrics::new(&config.groups));
+        let admin = Admin::new(config, Arc::clone(&balancer), Arc::clone(&metrics));
+
+        // The socket is bound here and handed over as in a restart, so that nobody else can take the port.
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut sockets = Fds::new();
+        sockets.add(address.to_string(), listener.into_raw_fd());
+        let (shutdown, watch) = watch::channel(false);
+        let mut service = service(address, admin);
+        let service = tokio::spawn(async move {
+            service.start_service(Some(ListenFds::new(Mutex::new(sockets))), watch, 1).await;
+        });
+        Self { address, balancer, metrics, shutdown, service }
+    }
+
+    async fn get(&self, path: &str) -> Reply {
+        self.send(&format!("GET {path} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n")).await
+    }
+
+    /// Sends raw bytes and reads until the server closes.
+    async fn send(&self, request: &str) -> Reply {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).await.unwrap();
+        Reply::parse(&reply)
+    }
+
+    async fn status(&self) -> Value {
+        let reply = self.get("/status").await;
+        assert_eq!((reply.status, reply.header("content-type")), (200, "application/json"));
+        serde_json::from_str(&reply.body).unwrap()
+    }
+
+    async fn stop(self) {
+        self.shutdown.send(true).unwrap();
+        self.service.await.unwrap();
+    }
+}
+
+#[derive(Debug)]
+struct Reply {
+    status: u16,
+    headers: BTreeMap<String, String>,
+    body: String,
+}
+
+impl Reply {
+    fn parse(text: &str) -> Self {
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no whole header: {text:?}"));
+        let mut lines = head.lines();
+        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let header = |line: &str| line.split_once(": ").map(|(name, value)| (name.to_lowercase(), value.to_owned()));
+        Self { status, headers: lines.map(|line| header(line).unwrap()).collect(), body: body.to_owned() }
+    }
+
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", String::as_str)
+    }
+}
+
+fn server(name: &str, host: &str, port: u16) -> Server {
+    Server { name: name.to_owned(), host: host.to_owned(), port, authorization: None }
+}
+
+/// Two groups, `short` with two servers and `long` with one.
+fn config() -> Config {
+    let ranges = vec![Bucket { from: 0, to: 1_000 }, Bucket { from: 1_000, to: 4_000 }];
+    let tuning = RedirectTuning { sensitivity: 2.0, neighbours: Neighbours::All, ..RedirectTuning::default() };
+    let mut with_key = server("b", "::1", 8101);
+    with_key.authorization = Some(HeaderValue::from_static(SERVER_KEY));
+    Config {
+        listen: vec!["0.0.0.0:8000".parse().unwrap(), "[::]:8000".parse().unwrap()],
+        admin: Some("127.0.0.1:9000".parse().unwrap()),
+        groups: vec![
+            Group { name: "short".to_owned(), servers: vec![server("a", "vllm-a", 8100), with_key] },
+            Group { name: "long".to_owned(), servers: vec![server("c", "10.0.0.3", 8102)] },
+        ],
+        policy: Policy::ReferenceBucket(Buckets::new(ranges, tuning).unwrap()),
+        ties: Ties::LeastRecentlyUsed,
+        max_body_bytes: 1 << 20,
+        timeouts: Timeouts {
+            connect: Duration::from_secs(5),
+            request_header: Duration::from_secs(10),
+            request_body_idle: Duration::from_secs(30),
+            request_body: Duration::from_secs(300),
+            first_byte: None,
+            response_idle: Some(Duration::from_millis(1_500)),
+            client_write: None,
+            total: Some(Duration::from_secs(3_600)),
+            client_keepalive: Duration::from_secs(75),
+            server_keepalive: Duration::from_secs(4),
+        },
+        retry: Retry { max_attempts: 3, base_delay: Duration::from_millis(1), max_delay: Duration::from_secs(1) },
+        strip_request_headers: vec![HeaderName::from_static("x-data-parallel-rank")],
+        upstream_authorization: Some(HeaderValue::from_static(COMMON_KEY)),
+        pingora: ServerConf { threads: 2, grace_period_seconds: Some(7), ..ServerConf::default() },
+    }
+}
+
+#[tokio::test]
+async fn status_is_what_the_balancer_and_the_metrics_say() {
+    let running = Running::start(&config());
+    let lease = running.balancer.acquire(&Demand::of_bytes(4_002), &Tried::default());
+    let weightless = running.balancer.acquire_weightless(&Tried::default());
+    assert_eq!((lease.server(), weightless.server()), (2, 0));
+    running.metrics.retried(RetryReason::Reset);
+    running.metrics.redirected(1, 0);
+    for (outcome, status) in [(Outcome::ClientGone, None), (Outcome::Complete, Some(200)), (Outcome::Complete, None)] {
+        running.metrics.request_finished(&FinishedRequest {
+            endpoint: Endpoint::Chat,
+            outcome,
+            status,
+            group: None,
+            time_to_first_byte: None,
+            duration: Duration::ZERO,
+            request_bytes: 0,
+            response_bytes: 0,
+        });
+    }
+
+    let status = running.status().await;
+    assert_eq!(status["status_version"], 1);
+    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert!(status["start_time_seconds"].as_f64().unwrap() > 1.7e9, "{status}");
+    let uptime = status["uptime_seconds"].as_f64().unwrap();
+    assert!(uptime > 0.0 && uptime <= running.metrics.uptime().as_secs_f64(), "{status}");
+    assert_eq!(
+        status["groups"],
+        json!([
+            {
+                "name": "short", "from_tokens": 0, "to_tokens": 1_000, "load_tokens": 0.0, "in_flight": 1,
+                "servers": [
+                    { "name": "a", "authority": "vllm-a:8100", "authorization_set": false,
+                      "load_tokens": 0.0, "in_flight": 1 },
+                    { "name": "b", "authority": "[::1]:8101", "authorization_set": true,
+                      "load_tokens": 0.0, "in_flight": 0 },
+                ],
+            },
+            {
+                "name": "long", "from_tokens": 1_000, "to_tokens": 4_000, "load_tokens": 1_000.5, "in_flight": 1,
+                "servers": [
+                    { "name": "c", "authority": "10.0.0.3:8102", "authorization_set": false,
+                      "load_tokens": 1_000.5, "in_flight": 1 },
+                ],
+            },
+        ])
+    );
+    let requests = json!({ "complete": 2, "client_gone": 1, "upstream_broken": 0, "rejected": 0 });
+    assert_eq!(status["totals"], json!({ "requests": requests, "retries": 1, "redirects": 1 }));
+
+    drop((lease, weightless));
+    let status = running.status().await;
+    for group in status["groups"].as_array().unwrap() {
+        assert_eq!((&group["load_tokens"], &group["in_flight"]), (&json!(0.0), &json!(0)));
+        for server in group["servers"].as_array().unwrap() {
+            assert_eq!((&server["load_tokens"], &server["in_flight"]), (&json!(0.0), &json!(0)));
+        }
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn status_shows_the_configuration_in_force() {
+    let running = Running::start(&config());
+    let status = running.status().await;
+    assert_eq!(
+        status["policy"],
+        json!({
+            "name": "reference_bucket",
+            "tuning": { "sensitivity": 2.0, "affinity_strength": 0.1, "threshold": 0.12, "neighbours": "all" },
+            "buckets": [{ "from_tokens": 0, "to_tokens": 1_000 }, { "from_tokens": 1_000, "to_tokens": 4_000 }],
+        })
+    );
+    assert_eq!(status["ties"], "least_recently_used");
+    assert_eq!(
+        status["config"],
+        json!({
+            "listen": ["0.0.0.0:8000", "[::]:8000"],
+            "admin": "127.0.0.1:9000",
+            "max_body_bytes": 1_048_576,
+            "timeouts_seconds": {
+                "connect": 5.0, "request_header": 10.0, "request_body_idle": 30.0, "request_body": 300.0,
+                "first_byte": null, "response_idle": 1.5, "client_write": null, "total": 3_600.0,
+                "client_keepalive": 75.0, "server_keepalive": 4.0,
+            },
+            "retry": { "max_attempts": 3, "base_delay_seconds": 0.001, "max_delay_seconds": 1.0 },
+            "strip_request_headers": ["x-data-parallel-rank"],
+            "upstream_authorization_set": true,
+            "threads": 2,
+            "grace_period_seconds": 7,
+            "graceful_shutdown_timeout_seconds": null,
+        })
+    );
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn plain_mode_has_no_ranges_and_no_tuning() {
+    let config = Config { policy: Policy::ReferencePlain, ties: Ties::First, ..config() };
+    let running = Running::start(&config);
+    let status = running.status().await;
+    assert_eq!(status["policy"], json!({ "name": "reference_plain", "tuning": null, "buckets": [] }));
+    assert_eq!(status["ties"], "first");
+    for group in status["groups"].as_array().unwrap() {
+        assert_eq!((&group["from_tokens"], &group["to_tokens"]), (&Value::Null, &Value::Null));
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn no_page_shows_a_key() {
+    let running = Running::start(&config());
+    for path in ["/", "/status", "/metrics", "/healthz", "/key"] {
+        let reply = running.get(path).await;
+        assert!(!format!("{reply:?}").contains("key-of"), "{path}: {reply:?}");
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_come_in_the_format_that_is_asked_for() {
+    let running = Running::start(&config());
+    let lease = running.balancer.acquire(&Demand::of_bytes(4_002), &Tried::default());
+    let load = "\ntidegate_group_load_tokens{group=\"long\"} 1000.5\n";
+
+    let text = running.get("/metrics?for=nobody").await;
+    assert_eq!((text.status, text.header("content-type")), (200, "text/plain; version=0.0.4; charset=utf-8"));
+    assert!(text.body.contains(load) && !text.body.contains("# EOF"), "{}", text.body);
+
+    let open_metrics = running
+        .send(
+            "GET /metrics HTTP/1.1\r\nHost: admin\r\nConnection: close\r\nAccept: text/plain;q=0.5\r\n\
+             Accept: application/openmetrics-text;version=1.0.0\r\n\r\n",
+        )
+        .await;
+    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert_eq!((open_metrics.status, open_metrics.header("content-type")), (200, content_type));
+    assert!(open_metrics.body.contains(load) && open_metrics.body.ends_with("# EOF\n"), "{}", open_metrics.body);
+    drop(lease);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn every_page_has_its_length_and_is_never_stored() {
+    let running = Running::start(&config());
+    for (path, status, content_type) in [
+        ("/", 200, "text/plain; charset=utf-8"),
+        ("/healthz", 200, "text/plain; charset=utf-8"),
+        ("/metrics", 200, "text/plain; version=0.0.4; charset=utf-8"),
+        ("/status", 200, "application/json"),
+        ("/metrics/", 404, "application/json"),
+        ("//status", 404, "application/json"),
+    ] {
+        let reply = running.get(path).await;
+        assert_eq!((reply.status, reply.header("content-type")), (status, content_type), "{path}");
+        assert_eq!(reply.header("content-length"), reply.body.len().to_string(), "{path}");
+        assert_eq!(reply.header("cache-control"), "no-store", "{path}");
+    }
+    assert_eq!(running.get("/healthz").await.body, "ok\n");
+    for path in ["/metrics", "/status", "/healthz"] {
+        assert!(running.get("/").await.body.contains(path), "the index does not name {path}");
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn head_gives_the_header_without_the_body() {
+    let running = Running::start(&config());
+    let get = running.get("/healthz").await;
+    let head = running.send("HEAD /healthz HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n").await;
+    assert_eq!((head.status, head.body.as_str()), (200, ""));
+    for header in ["content-length", "content-type"] {
+        assert_eq!(head.header(header), get.header(header));
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn other_methods_are_refused_with_the_ones_that_work() {
+    let running = Running::start(&config());
+    for (method, path) in [("POST", "/metrics"), ("DELETE", "/status"), ("OPTIONS", "/"), ("FOO", "/healthz")] {
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbody");
+        let reply = running.send(&request).await;
+        assert_eq!((reply.status, reply.header("allow")), (405, "GET, HEAD"), "{method} {path}");
+        let body: Value = serde_json::from_str(&reply.body).unwrap();
+        assert_eq!(body["error"]["code"], "method_not_allowed");
+    }
+    let unknown = running.send("POST /v1/models HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n").await;
+    let body: Value = serde_json::from_str(&unknown.body).unwrap();
+    assert_eq!((unknown.status, &body["error"]["code"]), (404, &json!("not_found")));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_is_kept_for_the_next_request() {
+    let running = Running::start(&config());
+    let mut stream = TcpStream::connect(running.address).await.unwrap();
+    for method in ["GET", "HEAD", "GET"] {
+        stream.write_all(format!("{method} /healthz HTTP/1.1\r\nHost: admin\r\n\r\n").as_bytes()).await.unwrap();
+        let end: &[u8] = if method == "HEAD" { b"\r\n\r\n" } else { b"\r\n\r\nok\n" };
+        let mut reply = Vec::new();
+        while !reply.ends_with(end) {
+            assert_ne!(stream.read_buf(&mut reply).await.unwrap(), 0, "closed after {reply:?}");
+        }
+        assert_eq!(Reply::parse(std::str::from_utf8(&reply).unwrap()).header("connection"), "keep-alive");
+    }
+    drop(stream);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_body_that_nobody_asked_for_is_never_taken_as_a_request() {
+    let running = Running::start(&config());
+    let hidden = "GET /status HTTP/1.1\r\nHost: admin\r\n\r\n";
+    for method in ["GET", "POST"] {
+        let length = hidden.len();
+        let request = format!("{method} /healthz HTTP/1.1\r\nHost: admin\r\nContent-Length: {length}\r\n\r\n{hidden}");
+        let reply = running.send(&request).await;
+        assert_eq!(reply.header("connection"), "close", "{reply:?}");
+        assert!(!reply.body.contains("HTTP/1.1"), "a second answer: {reply:?}");
+    }
+    running.stop().await;
+}

@@ -1,0 +1,175 @@
+//! From a draft to a configuration that can be run: the rules that span several values.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use super::address::{self, Endpoint};
+use super::draft::{Bound, Draft, GroupDraft, ServerDraft};
+use super::policy::{Kind, PolicyDraft};
+use super::problem::{Located, Problems, Spot};
+use super::{Config, Group, Server};
+use crate::balance::{Bucket, Buckets, Policy};
+
+impl Draft {
+    /// Judges the values together; `None` when something, here or before, forbids to start.
+    pub(super) fn check(self, problems: &Problems) -> Option<Config> {
+        let policy = policy(&self.policy, &self.groups, problems);
+        let listen = listeners(&self.listen, problems);
+        let admin = self.admin.as_ref().and_then(|admin| admin_listener(admin, &listen, problems));
+        refuse_repeated_group_names(&self.groups, problems);
+        refuse_repeated_servers(&self.groups, problems);
+        refuse_loops(&self.groups, &listen, admin, problems);
+        let pingora = self.pingora.finish(self.retry.max_attempts, problems);
+        let groups = self.groups.into_iter().filter_map(group).collect();
+        let config = Config {
+            listen: listen.into_iter().map(|listener| listener.value).collect(),
+            admin,
+            groups,
+            policy: policy?,
+            ties: self.policy.ties,
+            max_body_bytes: self.max_body_bytes,
+            timeouts: self.timeouts,
+            retry: self.retry,
+            strip_request_headers: self.strip,
+            upstream_authorization: self.upstream_authorization,
+            pingora,
+        };
+        problems.none().then_some(config)
+    }
+}
+
+fn policy(draft: &PolicyDraft, groups: &[GroupDraft], problems: &Problems) -> Option<Policy> {
+    let ranges = ranges(groups, draft.kind.value == Kind::ReferenceBucket, problems);
+    if draft.kind.value == Kind::ReferencePlain {
+        draft.warn_of_unused_tuning(problems);
+        for bound in groups.iter().filter_map(|group| group.bound.given()) {
+            problems.warn(&bound.spot, "has no effect with policy.kind reference_plain");
+        }
+        return Some(Policy::ReferencePlain);
+    }
+    let tuning = draft.tuning(problems);
+    // Whatever is wrong with the groups has been reported with its place.
+    let buckets = Buckets::new(ranges?, tuning);
+    buckets.map(Policy::ReferenceBucket).map_err(|error| problems.error(&draft.kind.spot, error.to_string())).ok()
+}
+
+/// One range per group, each beginning where the one before ends.
+fn ranges(groups: &[GroupDraft], needed: bool, problems: &Problems) -> Option<Vec<Bucket>> {
+    let mut ranges = Vec::new();
+    let mut previous: Option<&Located<u64>> = None;
+    for group in groups {
+        match &group.bound {
+            Bound::Absent if needed => {
+                let spot = group.spot.child("up_to_tokens");
+                problems.error(&spot, "missing, expected the prompt length up to which this group is meant, in tokens");
+            }
+            Bound::Absent | Bound::Refused => {}
+            Bound::Given(bound) => {
+                if let Some(previous) = previous.filter(|previous| previous.value >= bound.value) {
+                    let text =
+                        format!("found {}, expected more than {} ({})", bound.value, previous.spot.key, previous.value);
+                    problems.error(&bound.spot, text);
+                }
+                ranges.push(Bucket { from: previous.map_or(0, |previous| previous.value), to: bound.value });
+                previous = Some(bound);
+            }
+        }
+    }
+    (!groups.is_empty() && ranges.len() == groups.len() && problems.none()).then_some(ranges)
+}
+
+fn listeners(endpoints: &[Located<Endpoint>], problems: &Problems) -> Vec<Located<SocketAddr>> {
+    let mut listeners: Vec<Located<SocketAddr>> = Vec::new();
+    for Located { value, spot } in endpoints {
+        let addresses = address::listen_addresses(value).map_err(|text| problems.error(spot, text));
+        for address in addresses.unwrap_or_default() {
+            match listeners.iter().find(|other| address::clash(address, other.value)) {
+                Some(other) => {
+                    let text = format!("found {address} beside {}, expected each address once", other.value);
+                    problems.error(spot, text);
+                }
+                None => listeners.push(Located::new(address, spot.clone())),
+            }
+        }
+    }
+    listeners
+}
+
+fn admin_listener(
+    admin: &Located<Endpoint>,
+    listen: &[Located<SocketAddr>],
+    problems: &Problems,
+) -> Option<SocketAddr> {
+    let addresses = address::listen_addresses(&admin.value).map_err(|text| problems.error(&admin.spot, text)).ok()?;
+    let address = addresses.into_iter().next()?;
+    if let Some(other) = listen.iter().find(|other| address::clash(address, other.value)) {
+        let text = format!("found {address}, expected an address other than {} ({})", other.spot.key, other.value);
+        problems.error(&admin.spot, text);
+    }
+    Some(address)
+}
+
+fn refuse_repeated_group_names(groups: &[GroupDraft], problems: &Problems) {
+    let mut seen: HashMap<&str, &Spot> = HashMap::new();
+    for name in groups.iter().filter_map(|group| group.name.as_ref()) {
+        if let Some(first) = seen.insert(&name.value, &name.spot) {
+            let text = format!("found {}, the name of {} too; expected a name of its own", name.value, first.key);
+            problems.error(&name.spot, text);
+        }
+    }
+}
+
+fn refuse_repeated_servers(groups: &[GroupDraft], problems: &Problems) {
+    let mut names: HashMap<String, &Spot> = HashMap::new();
+    let mut addresses: HashMap<String, &Spot> = HashMap::new();
+    let mut loopback: HashMap<u16, &Located<ServerDraft>> = HashMap::new();
+    for server in groups.iter().flat_map(|group| &group.servers) {
+        let Located { value: ServerDraft { endpoint, name, .. }, spot } = server;
+        if let Some(first) = addresses.insert(endpoint.authority(), spot) {
+            let text =
+                format!("found {}, the address of {} too; expected each server once", endpoint.authority(), first.key);
+            problems.error(spot, text);
+        } else if let Some(first) = names.insert(name.clone().unwrap_or_else(|| endpoint.authority()), spot) {
+            let name = name.clone().unwrap_or_else(|| endpoint.authority());
+            let text = format!("its name {name} is the name of {} too, expected a name of its own", first.key);
+            problems.error(spot, text);
+        } else if endpoint.ip().is_some_and(|ip| ip.is_loopback())
+            && let Some(first) = loopback.insert(endpoint.port, server)
+        {
+            let (own, other) = (endpoint.authority(), first.value.endpoint.authority());
+            problems.warn(spot, format!("{own} and {other} ({}) are probably the same server", first.spot.key));
+        }
+    }
+}
+
+/// A server that is Tidegate itself would take every request back in, without end.
+fn refuse_loops(groups: &[GroupDraft], listen: &[Located<SocketAddr>], admin: Option<SocketAddr>, problems: &Problems) {
+    for Located { value: ServerDraft { endpoint, .. }, spot } in groups.iter().flat_map(|group| &group.servers) {
+        let mut own = listen.iter().map(|listener| listener.value).chain(admin);
+        if let Some(listener) = own.find(|&listener| address::reaches(endpoint, listener)) {
+            let text = format!(
+                "found {}, on which Tidegate itself listens ({listener}); expected a server",
+                endpoint.authority()
+            );
+            problems.error(spot, text);
+        }
+    }
+}
+
+fn group(draft: GroupDraft) -> Option<Group> {
+    let servers = draft.servers.into_iter().map(|server| {
+        let ServerDraft { endpoint, name, authorization } = server.value;
+        let name = name.unwrap_or_else(|| endpoint.authority());
+        Server { name, host: endpoint.host, port: endpoint.port, authorization }
+    });
+    Some(Group { name: draft.name?.value, servers: servers.collect() })
+}
+
+impl Bound {
+    fn given(&self) -> Option<&Located<u64>> {
+        match self {
+            Self::Given(bound) => Some(bound),
+            Self::Absent | Self::Refused => None,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What was typed, readable value by value, before the values are judged together.
+
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+
+use super::address::{self, Endpoint};
+use super::pingora::PingoraDraft;
+use super::policy::{Kind, PolicyDraft};
+use super::problem::{Located, Problems, Spot};
+use super::section::{Item, Parsed, Section, or_none};
+use super::yaml::Node;
+use super::{Environment, Retry, Timeouts, secret, settings, value};
+use crate::balance::Ties;
+
+/// A configuration that is not yet checked as a whole. Filled from a file, from flags, or from both.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub(super) listen: Vec<Located<Endpoint>>,
+    pub(super) admin: Option<Located<Endpoint>>,
+    pub(super) groups: Vec<GroupDraft>,
+    pub(super) policy: PolicyDraft,
+    pub(super) max_body_bytes: usize,
+    pub(super) timeouts: Timeouts,
+    pub(super) retry: Retry,
+    pub(super) strip: Vec<HeaderName>,
+    pub(super) upstream_authorization: Option<HeaderValue>,
+    pub(super) pingora: PingoraDraft,
+}
+
+#[derive(Debug)]
+pub(super) struct GroupDraft {
+    pub(super) spot: Spot,
+    /// `None` when it was refused.
+    pub(super) name: Option<Located<String>>,
+    pub(super) bound: Bound,
+    pub(super) servers: Vec<Located<ServerDraft>>,
+}
+
+/// The upper bound of a group's prompt lengths, in tokens.
+#[derive(Debug, Clone)]
+pub(super) enum Bound {
+    Absent,
+    Refused,
+    Given(Located<u64>),
+}
+
+#[derive(Debug)]
+pub(super) struct ServerDraft {
+    pub(super) endpoint: Endpoint,
+    pub(super) name: Option<String>,
+    pub(super) authorization: Option<HeaderValue>,
+}
+
+impl ServerDraft {
+    /// A server of which only the address is known.
+    pub(super) fn at(endpoint: Endpoint) -> Self {
+        Self { endpoint, name: None, authorization: None }
+    }
+}
+
+impl Draft {
+    /// The defaults, without groups.
+    pub(super) fn new(policy: PolicyDraft) -> Self {
+        let localhost = Endpoint { host: "localhost".to_owned(), port: 8000 };
+        Self {
+            listen: vec![Located::new(localhost, Spot::named("listen"))],
+            admin: None,
+            groups: Vec::new(),
+            policy,
+            max_body_bytes: settings::DEFAULT_MAX_BODY_BYTES,
+            timeouts: Timeouts::default(),
+            retry: Retry::default(),
+            strip: settings::default_strip(),
+            upstream_authorization: None,
+            pingora: PingoraDraft::default(),
+        }
+    }
+
+    /// Reads a whole file, given its root; reports what is wrong with single values and unknown keys.
+    pub(super) fn read(root: Option<&Node>, file: Spot, problems: &Problems, environment: Environment<'_>) -> Self {
+        Section::read(root, file, problems, |section| {
+            let listen = section.one_or_more("listen", endpoint);
+            let admin = section.section("admin", admin);
+            let groups = section.filled_list("groups", "groups");
+            let groups = groups.iter().map(|item| group(item, environment)).collect();
+            let mut draft = Self::new(section.section("policy", PolicyDraft::read));
+            draft.listen = listen.unwrap_or(draft.listen);
+            draft.admin = admin;
+            draft.groups = groups;
+            draft.max_body_bytes = section.section("limits", settings::max_body_bytes);
+            draft.timeouts = section.section("timeouts", settings::timeouts);
+            draft.retry = section.section("retry", settings::retry);
+            draft.strip = section.section("headers", settings::strip);
+            draft.upstream_authorization =
+                section.section("upstream", |section| secret::authorization(section, environment));
+            draft.pingora = section.section("pingora", PingoraDraft::read);
+            draft
+        })
+    }
+
+    /// The draft of the flags alone: the example's settings, groups without servers.
+    pub(super) fn of_flags(dynamic: bool) -> Self {
+        let kind = if dynamic { Kind::ReferenceBucket } else { Kind::ReferencePlain };
+        let kind = Located::new(kind, Spot::named("--enable-dynamic-bucket"));
+        let mut draft = Self::new(PolicyDraft::new(kind, Ties::First));
+        let names: &[&str] = if dynamic { &["short", "long"] } else { &["all"] };
+        draft.groups = names.iter().map(|name| GroupDraft::named(name)).collect();
+        draft.retry.base_delay = Duration::from_millis(1);
+        draft
+    }
+}
+
+impl GroupDraft {
+    fn named(name: &str) -> Self {
+        let spot = Spot::named("--server-hosts");
+        let name = Some(Located::new(name.to_owned(), spot.clone()));
+        Self { spot, name, bound: Bound::Absent, servers: Vec::new() }
+    }
+}
+
+fn endpoint(node: &Node) -> Parsed<Endpoint> {
+    address::endpoint(node.text().unwrap_or_default())
+}
+
+fn server_address(node: &Node) -> Parsed<Endpoint> {
+    address::server(node.text().unwrap_or_default())
+}
+
+fn admin(section: &mut Section<'_>) -> Option<Located<Endpoint>> {
+    let default = Endpoint { host: "127.0.0.1".to_owned(), port: 9400 };
+    let default = Located::new(Some(default), section.spot().child("listen"));
+    let Located { value, spot } = section.value("listen", or_none(endpoint)).unwrap_or(default);
+    value.map(|endpoint| Located::new(endpoint, spot))
+}
+
+fn group(item: &Item<'_>, environment: Environment<'_>) -> GroupDraft {
+    item.section(|section| {
+        let name = section.required("name", value::name);
+        let bound = match (section.value("up_to_tokens", value::whole(value::TOKENS)), section.has("up_to_tokens")) {
+            (Some(bound), _) => Bound::Given(bound),
+            (None, true) => Bound::Refused,
+            (None, false) => Bound::Absent,
+        };
+        let servers = section.filled_list("servers", "servers");
+        let servers = servers.iter().filter_map(|item| server(item, environment)).collect();
+        GroupDraft { spot: section.spot().clone(), name, bound, servers }
+    })
+}
+
+/// A server in its short form (the address) or its long form (a mapping).
+fn server(item: &Item<'_>, environment: Environment<'_>) -> Option<Located<ServerDraft>> {
+    if !item.is_mapping() {
+        let Located { value, spot } = item.value(server_address)?;
+        return Some(Located::new(ServerDraft::at(value), spot));
+    }
+    item.section(|section| {
+        let address = section.required("address", server_address);
+        let name = section.value("name", value::name).map(|name| name.value);
+        let authorization = secret::authorization(section, environment);
+        let Located { value: endpoint, spot } = address?;
+        Some(Located::new(ServerDraft { endpoint, name, authorization }, spot))
+    })
+}

@@ -1,0 +1,123 @@
+//! What a configuration will do, for people: the output of `tidegate check`.
+
+use std::fmt::{self, Display};
+use std::time::Duration;
+
+use bytesize::ByteSize;
+
+use super::{Config, Group, Timeouts};
+use crate::balance::{Neighbours, Policy, Ties};
+
+/// Shows a configuration in words. No key's text is in it.
+#[derive(Debug)]
+pub struct Summary<'a>(pub &'a Config);
+
+impl Display for Summary<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(config) = self;
+        writeln!(out, "listen: {}", list(&config.listen))?;
+        writeln!(out, "admin: {}", config.admin.map_or_else(|| "none".to_owned(), |admin| admin.to_string()))?;
+        writeln!(out, "policy: {}", policy(config))?;
+        for (index, group) in config.groups.iter().enumerate() {
+            self::group(out, group, &range(&config.policy, index))?;
+        }
+        writeln!(out, "limits: max_body_size {}", ByteSize::b(config.max_body_bytes as u64))?;
+        writeln!(out, "timeouts: {}", timeouts(&config.timeouts))?;
+        let retry = &config.retry;
+        let [base, max] = [retry.base_delay, retry.max_delay].map(humantime::format_duration);
+        writeln!(out, "retry: max_attempts {}, base_delay {base}, max_delay {max}", retry.max_attempts)?;
+        writeln!(out, "headers: strip {}", list(&config.strip_request_headers))?;
+        let key = if config.upstream_authorization.is_some() { "the configured key" } else { "the client's key" };
+        writeln!(out, "upstream: {key} is sent to servers without a key of their own")?;
+        pingora(out, config)
+    }
+}
+
+fn list<T: Display>(items: &[T]) -> String {
+    let items: Vec<_> = items.iter().map(ToString::to_string).collect();
+    if items.is_empty() { "none".to_owned() } else { items.join(", ") }
+}
+
+fn policy(config: &Config) -> String {
+    let ties = match config.ties {
+        Ties::First => "first",
+        Ties::LeastRecentlyUsed => "least_recently_used",
+    };
+    let name = config.policy.name();
+    match &config.policy {
+        Policy::ReferencePlain => format!("{name}, ties {ties}"),
+        Policy::ReferenceBucket(buckets) => {
+            let tuning = buckets.tuning();
+            let neighbours = match tuning.neighbours {
+                Neighbours::Adjacent => "adjacent",
+                Neighbours::All => "all",
+            };
+            format!(
+                "{name}, sensitivity {}, affinity_strength {}, redirect_threshold {}, neighbours {neighbours}, ties {ties}",
+                tuning.sensitivity, tuning.affinity_strength, tuning.threshold
+            )
+        }
+    }
+}
+
+/// The prompts that a group is for.
+fn range(policy: &Policy, group: usize) -> String {
+    let Policy::ReferenceBucket(buckets) = policy else { return "all prompts".to_owned() };
+    let ranges = buckets.ranges();
+    match ranges.get(group) {
+        Some(range) if group + 1 == ranges.len() => {
+            format!("prompts from {} tokens, planned up to {}", range.from, range.to)
+        }
+        Some(range) => format!("prompts from {} to below {} tokens", range.from, range.to),
+        None => "no prompts".to_owned(),
+    }
+}
+
+fn group(out: &mut fmt::Formatter<'_>, group: &Group, range: &str) -> fmt::Result {
+    writeln!(out, "group {}: {range}", group.name)?;
+    for server in &group.servers {
+        let authority = server.authority();
+        write!(out, "  {authority}")?;
+        if server.name != authority {
+            write!(out, ", name {}", server.name)?;
+        }
+        out.write_str(if server.authorization.is_some() { ", a key of its own\n" } else { "\n" })?;
+    }
+    Ok(())
+}
+
+fn timeouts(limits: &Timeouts) -> String {
+    let Timeouts { connect, request_header, request_body_idle, request_body, first_byte, .. } = *limits;
+    let Timeouts { response_idle, client_write, total, client_keepalive, server_keepalive, .. } = *limits;
+    let named = [
+        ("connect", Some(connect)),
+        ("request_header", Some(request_header)),
+        ("request_body_idle", Some(request_body_idle)),
+        ("request_body", Some(request_body)),
+        ("first_byte", first_byte),
+        ("response_idle", response_idle),
+        ("client_write", client_write),
+        ("total", total),
+        ("client_keepalive", Some(client_keepalive)),
+        ("server_keepalive", Some(server_keepalive)),
+    ];
+    list(&named.map(|(name, limit)| format!("{name} {}", or_none(limit))))
+}
+
+fn or_none(limit: Option<Duration>) -> String {
+    limit.map_or_else(|| "none".to_owned(), |limit| humantime::format_duration(limit).to_string())
+}
+
+fn pingora(out: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
+    let conf = &config.pingora;
+    let seconds = |seconds: Option<u64>| or_none(seconds.map(Duration::from_secs));
+    let (grace, timeout) = (seconds(conf.grace_period_seconds), seconds(conf.graceful_shutdown_timeout_seconds));
+    let stealing = if conf.work_stealing { "work stealing" } else { "no work stealing" };
+    let daemon = if conf.daemon { "in the background" } else { "in the foreground" };
+    let (threads, socket) = (conf.threads, &conf.upgrade_sock);
+    writeln!(
+        out,
+        "pingora: {daemon}, {threads} threads, {stealing}, grace_period {grace}, graceful_shutdown_timeout {timeout}, \
+         upgrade_sock {socket}"
+    )
+}

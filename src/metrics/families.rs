@@ -1,0 +1,159 @@
+//! The table of everything that is counted: names, help texts, labels, buckets.
+//!
+//! The names of counters lack their `_total` here: the encoder appends it.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Instant, SystemTime};
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Metric, Registry};
+
+use super::labels::{AttemptLabels, GroupLabels, ReasonLabels, RedirectLabels, VersionLabels};
+use super::usage::Names;
+use super::{AttemptResult, Metrics, RetryReason, since_1970};
+use crate::config::Group;
+
+/// Upper bounds in seconds, from an error that is answered at once to a long prompt on a busy server.
+const SECONDS: [f64; 19] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+    900.0,
+];
+
+/// Upper bounds in bytes: powers of 4 from 256 B to 64 MiB.
+const BODY_BYTES: [f64; 10] =
+    [256.0, 1_024.0, 4_096.0, 16_384.0, 65_536.0, 262_144.0, 1_048_576.0, 4_194_304.0, 16_777_216.0, 67_108_864.0];
+
+impl Metrics {
+    /// Counters at zero for these groups and their servers. Both are numbered in the order given, servers across all
+    /// groups, as in the [`Balancer`](crate::balance::Balancer) of the same configuration. The other methods take these
+    /// numbers and panic at any other.
+    #[must_use]
+    pub fn new(groups: &[Group]) -> Self {
+        let names = Arc::new(Names::of(groups));
+        let start_time = SystemTime::now();
+        let mut registry = Registry::default();
+
+        let build: Family<VersionLabels, Gauge> =
+            registered(&mut registry, "tidegate_build_info", "The version that runs, as a label", Family::default());
+        build.get_or_create(&VersionLabels { version: env!("CARGO_PKG_VERSION") }).set(1);
+        let start: Gauge<f64, AtomicU64> = registered(
+            &mut registry,
+            "tidegate_start_time_seconds",
+            "When this process started, in seconds since 1970",
+            Gauge::default(),
+        );
+        start.set(since_1970(start_time).as_secs_f64());
+
+        let attempts: Family<AttemptLabels, Counter> = registered(
+            &mut registry,
+            "tidegate_attempts",
+            "Attempts on servers by how they ended; a request has one attempt or, with retries, more",
+            Family::default(),
+        );
+        let retries: Family<ReasonLabels, Counter> = registered(
+            &mut registry,
+            "tidegate_retries",
+            "Further attempts, by what was wrong with the one before",
+            Family::default(),
+        );
+        let redirects: Family<RedirectLabels, Counter> = registered(
+            &mut registry,
+            "tidegate_redirects",
+            "Requests that were sent to another group than their length is for",
+            Family::default(),
+        );
+        let time_to_first_byte = registered(
+            &mut registry,
+            "tidegate_time_to_first_byte_seconds",
+            "From the request header to the first byte of the response body, for requests that count as load",
+            seconds_by_group(),
+        );
+        let request_duration = registered(
+            &mut registry,
+            "tidegate_request_duration_seconds",
+            "From the request header to the end of the request, for requests that count as load",
+            seconds_by_group(),
+        );
+
+        Self {
+            requests: registered(
+                &mut registry,
+                "tidegate_requests",
+                "Finished requests by endpoint, outcome and class of the status sent",
+                Family::default(),
+            ),
+            requests_by_outcome: Default::default(),
+            rejections: registered(
+                &mut registry,
+                "tidegate_rejections",
+                "Requests that Tidegate answered with an error of its own, by reason",
+                Family::default(),
+            ),
+            attempts: (names.servers.iter())
+                .map(|name| {
+                    AttemptResult::ALL.map(|result| {
+                        let labels = AttemptLabels { server: Arc::clone(&name.server), result: result.label() };
+                        attempts.get_or_create_owned(&labels)
+                    })
+                })
+                .collect(),
+            retries: RetryReason::ALL
+                .map(|reason| retries.get_or_create_owned(&ReasonLabels { reason: reason.label() })),
+            redirects: (names.groups.iter().enumerate())
+                .map(|(from, from_name)| {
+                    let counter = |(to, to_name): (usize, &Arc<str>)| {
+                        if from == to {
+                            return Counter::default();
+                        }
+                        let labels = RedirectLabels { from: Arc::clone(from_name), to: Arc::clone(to_name) };
+                        redirects.get_or_create_owned(&labels)
+                    };
+                    names.groups.iter().enumerate().map(counter).collect()
+                })
+                .collect(),
+            request_bytes: registered(
+                &mut registry,
+                "tidegate_request_bytes",
+                "Bytes of request bodies that came from clients",
+                Counter::default(),
+            ),
+            response_bytes: registered(
+                &mut registry,
+                "tidegate_response_bytes",
+                "Bytes of response bodies that went to clients",
+                Counter::default(),
+            ),
+            request_body_bytes: registered(
+                &mut registry,
+                "tidegate_request_body_bytes",
+                "Sizes of the bodies of requests that count as load",
+                Histogram::new(BODY_BYTES),
+            ),
+            time_to_first_byte: for_each_group(&names, &time_to_first_byte),
+            request_duration: for_each_group(&names, &request_duration),
+            names,
+            start_time,
+            started: Instant::now(),
+            registry,
+        }
+    }
+}
+
+type SecondsByGroup = Family<GroupLabels, Histogram, fn() -> Histogram>;
+
+fn seconds_by_group() -> SecondsByGroup {
+    Family::new_with_constructor(|| Histogram::new(SECONDS))
+}
+
+fn for_each_group(names: &Names, family: &SecondsByGroup) -> Vec<Histogram> {
+    names.groups.iter().map(|group| family.get_or_create_owned(&GroupLabels { group: Arc::clone(group) })).collect()
+}
+
+fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}

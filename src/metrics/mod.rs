@@ -1,0 +1,168 @@
+//! What Tidegate counts, and how Prometheus reads it.
+//!
+//! There are two kinds of numbers:
+//! - **events** are counted here when they happen ([`Metrics::request_finished`] and its neighbours);
+//! - **state** (load, requests in flight, memory) is not kept here: each scrape reads it where it lives, so that it
+//!   cannot drift from the truth.
+//!
+//! Label values come from the closed lists in `labels` and from the configuration. Nothing that a client sends becomes
+//! a label, so the number of series does not grow with traffic.
+//!
+//! Where to look: names and help texts in `families` (events), `usage` and `process` (state); label values in `labels`;
+//! text formats in `exposition`.
+
+mod exposition;
+mod families;
+mod labels;
+mod process;
+#[cfg(test)]
+mod tests;
+mod usage;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+pub use exposition::Format;
+pub use labels::{AttemptResult, FinishedRequest, Outcome, RetryReason};
+use labels::{ReasonLabels, RequestLabels, status_class};
+use process::Process;
+use usage::{Names, Usage};
+
+use crate::balance::Balancer;
+
+/// All counters of one Tidegate. Cheap to update: no allocation, at most one uncontended lock per series.
+#[derive(Debug)]
+pub struct Metrics {
+    names: Arc<Names>,
+    start_time: SystemTime,
+    started: Instant,
+    registry: Registry,
+    requests: Family<RequestLabels, Counter>,
+    /// The sums of `requests` over the other labels, for [`totals`](Self::totals): a family cannot be listed.
+    requests_by_outcome: [Counter; Outcome::ALL.len()],
+    rejections: Family<ReasonLabels, Counter>,
+    /// By server and result.
+    attempts: Vec<[Counter; AttemptResult::ALL.len()]>,
+    retries: [Counter; RetryReason::ALL.len()],
+    /// By group of origin and destination. What is on the diagonal is never counted.
+    redirects: Vec<Vec<Counter>>,
+    request_bytes: Counter,
+    response_bytes: Counter,
+    request_body_bytes: Histogram,
+    /// By group.
+    time_to_first_byte: Vec<Histogram>,
+    /// By group.
+    request_duration: Vec<Histogram>,
+}
+
+/// Sums since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Totals {
+    /// Finished requests by outcome, in the order of [`Outcome::ALL`].
+    pub requests: [u64; Outcome::ALL.len()],
+    /// Further attempts.
+    pub retries: u64,
+    /// Requests that were sent to another group than their length is for.
+    pub redirects: u64,
+}
+
+impl Metrics {
+    /// Counts a request that has ended. Once per request, whatever happened to it.
+    ///
+    /// Size and times go into the histograms only for requests that were given to a server and count as load: a model
+    /// list that is answered in a millisecond would hide what generation takes.
+    #[expect(clippy::cast_precision_loss, reason = "a body is far smaller than 2^53 bytes")]
+    pub fn request_finished(&self, request: &FinishedRequest) {
+        let labels = RequestLabels {
+            endpoint: request.endpoint.label(),
+            outcome: request.outcome.label(),
+            code: status_class(request.status),
+        };
+        self.requests.get_or_create(&labels).inc();
+        self.requests_by_outcome[request.outcome as usize].inc();
+        self.request_bytes.inc_by(request.request_bytes);
+        self.response_bytes.inc_by(request.response_bytes);
+        let Some(group) = request.group.filter(|_| request.endpoint.is_generation()) else {
+            return;
+        };
+        self.request_body_bytes.observe(request.request_bytes as f64);
+        self.request_duration[group].observe(request.duration.as_secs_f64());
+        if let Some(time) = request.time_to_first_byte {
+            self.time_to_first_byte[group].observe(time.as_secs_f64());
+        }
+    }
+
+    /// Counts an error of Tidegate's own, by a reason from a closed list: each becomes a series that stays.
+    pub fn rejected(&self, reason: &'static str) {
+        self.rejections.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    /// Counts an attempt on a server that has ended.
+    pub fn attempt_ended(&self, server: usize, result: AttemptResult) {
+        self.attempts[server][result as usize].inc();
+    }
+
+    /// Counts that a request is tried once more.
+    pub fn retried(&self, reason: RetryReason) {
+        self.retries[reason as usize].inc();
+    }
+
+    /// Counts that a request goes to another group than its length is for. Nothing when both are the same.
+    pub fn redirected(&self, from_group: usize, to_group: usize) {
+        if from_group != to_group {
+            self.redirects[from_group][to_group].inc();
+        }
+    }
+
+    /// Sums since the start.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        Totals {
+            requests: Outcome::ALL.map(|outcome| self.requests_by_outcome[outcome as usize].get()),
+            retries: self.retries.iter().map(Counter::get).sum(),
+            redirects: self.redirects.iter().flatten().map(Counter::get).sum(),
+        }
+    }
+
+    /// When this process started, in time since 1970.
+    #[must_use]
+    pub fn start_time(&self) -> Duration {
+        since_1970(self.start_time)
+    }
+
+    /// For how long this process has run.
+    #[must_use]
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// The whole page for a scrape: the counters here and the state of the balancer and of the process at this moment.
+    #[must_use]
+    pub fn render(&self, balancer: &Balancer, format: Format) -> String {
+        // A registry of its own for each scrape, so that scrapes at the same time cannot mix their readings.
+        let mut state = Registry::default();
+        state.register_collector(Box::new(Usage { names: Arc::clone(&self.names), snapshot: balancer.snapshot() }));
+        state.register_collector(Box::new(Process::read()));
+
+        let mut page = String::new();
+        encode_registry(&mut page, &self.registry)
+            .and_then(|()| encode_registry(&mut page, &state))
+            .and_then(|()| encode_eof(&mut page))
+            .expect("a string takes all that is written to it");
+        match format {
+            Format::OpenMetrics => page,
+            Format::Text => exposition::to_text(&page),
+        }
+    }
+}
+
+fn since_1970(time: SystemTime) -> Duration {
+    // A clock before 1970 is a machine without a clock.
+    time.duration_since(UNIX_EPOCH).unwrap_or_default()
+}

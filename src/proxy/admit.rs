@@ -1,0 +1,214 @@
+//! From the request header to a measured request: local answers, the body, the measure.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{Method, StatusCode, header};
+use pingora::http::RequestHeader;
+use pingora::proxy::Session;
+use pingora::{Error, ErrorType, Result};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::context::RequestContext;
+use super::reject::{Reject, json_response};
+use super::silence::Silence;
+use super::{Proxy, downstream, models, request};
+use crate::prompt::{self, Demand, Endpoint};
+
+/// After an early refusal the rest of the body is read and thrown away for this long, so that the answer is not lost
+/// in a connection reset.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Bodies up to this length, in bytes, are measured where they are.
+const MEASURED_IN_PLACE: usize = 256 << 10;
+
+impl Proxy {
+    /// Answers what Tidegate answers itself, reads and measures the body of everything else. True: it is answered.
+    pub(super) async fn admit(&self, session: &mut Session, ctx: &mut RequestContext) -> Result<bool> {
+        ctx.request_id = Some(request::request_id(session.req_header()));
+        ctx.endpoint = Endpoint::of(&session.req_header().method, session.req_header().uri.path());
+        session.set_write_timeout(self.config.timeouts.client_write);
+
+        if request::is_websocket(session.req_header()) {
+            // A tunnel: no body to read, nothing to hold back.
+            return Ok(false);
+        }
+        // Any other upgrade (Java clients offer h2c with every request) is answered in plain HTTP/1.1.
+        session.req_header_mut().remove_header(&header::UPGRADE);
+
+        if let Some(length) = content_length(session.req_header())
+            && length > self.config.max_body_bytes as u64
+        {
+            return self.refuse_body(session, ctx, self.too_large()).await;
+        }
+        if request::expects_continue(session.req_header()) {
+            session.write_continue_response().await.map_err(Error::into_down)?;
+        }
+        let body = match self.read_body(session).await? {
+            Ok(body) => body,
+            Err(reject) => return self.refuse_body(session, ctx, reject).await,
+        };
+        ctx.request_bytes = body.len() as u64;
+
+        if is_health_check(session.req_header()) {
+            let json = serde_json::json!({ "status": "ok", "server_instances": self.servers.len() });
+            self.answer(session, ctx, StatusCode::OK, &json).await?;
+            return Ok(true);
+        }
+        if ctx.endpoint == Endpoint::Models && self.servers.len() > 1 {
+            return models::answer(self, session, ctx).await;
+        }
+        if ctx.endpoint.is_generation() {
+            ctx.demand = Some(measure(&body).await?);
+        }
+        let limits = &self.config.timeouts;
+        let total_at = limits.total.map(|total| ctx.started + total);
+        let silence = Silence::new(limits.first_byte, limits.response_idle, total_at);
+        ctx.slot = Some(downstream::wrap(session, body, silence));
+        Ok(false)
+    }
+
+    /// Reads the whole body into memory, once. The inner error is a refusal, the outer one a client that has gone.
+    async fn read_body(&self, session: &mut Session) -> Result<Result<Bytes, Reject>> {
+        let limits = &self.config.timeouts;
+        let deadline = Instant::now() + limits.request_body;
+        let expected_bytes = content_length(session.req_header()).and_then(|length| usize::try_from(length).ok());
+        let mut body = Body::new(expected_bytes, self.config.max_body_bytes);
+        // Pingora's own limit on pauses would end the connection without an answer.
+        session.downstream_session.set_read_timeout(None);
+        while !session.is_body_done() {
+            let read = timeout(limits.request_body_idle, session.downstream_session.read_request_body());
+            let piece = match timeout_at(deadline, read).await {
+                Ok(Ok(piece)) => piece.map_err(Error::into_down),
+                Ok(Err(_)) | Err(_) => return Ok(Err(Reject::BodyTimeout)),
+            };
+            match piece {
+                Ok(Some(piece)) => {
+                    if !body.push(piece) {
+                        return Ok(Err(self.too_large()));
+                    }
+                }
+                Ok(None) => break,
+                Err(error) if is_client_gone(&error) => return Err(error),
+                Err(error) => {
+                    log::debug!("refused a request body: {error}");
+                    return Ok(Err(Reject::BadBody));
+                }
+            }
+        }
+        Ok(Ok(body.finish()))
+    }
+
+    fn too_large(&self) -> Reject {
+        Reject::BodyTooLarge { limit_bytes: self.config.max_body_bytes }
+    }
+
+    /// Answers with an error while the body is not read to its end, and closes the connection.
+    async fn refuse_body(&self, session: &mut Session, ctx: &mut RequestContext, reject: Reject) -> Result<bool> {
+        session.set_keepalive(None);
+        self.reject(session, ctx, reject).await?;
+        if !session.downstream_session.is_http2() && reject != Reject::BadBody {
+            // Our side first, so that the client sees the end of the answer; then take what it still sends.
+            session.downstream_session.shutdown().await;
+            let drain = async { while let Ok(Some(_)) = session.downstream_session.read_request_body().await {} };
+            drop(timeout(LINGER, drain).await);
+        }
+        Ok(true)
+    }
+
+    /// Answers with an error of Tidegate's own.
+    pub(super) async fn reject(&self, session: &mut Session, ctx: &mut RequestContext, reject: Reject) -> Result<()> {
+        let (header, body) = reject.response(ctx.request_id.as_ref())?;
+        ctx.reject = Some(reject);
+        ctx.status = Some(reject.status().as_u16());
+        write_response(session, header, body).await
+    }
+
+    /// Answers with JSON of Tidegate's own.
+    pub(super) async fn answer(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+        status: StatusCode,
+        json: &serde_json::Value,
+    ) -> Result<()> {
+        let (header, body) = json_response(status, json, ctx.request_id.as_ref())?;
+        ctx.status = Some(status.as_u16());
+        ctx.response_bytes = body.len() as u64;
+        write_response(session, header, body).await
+    }
+}
+
+/// Measures a body; a long one on another thread, so that reading it (10 ms for 8 MiB of escapes) does not hold up
+/// the other requests of this one.
+async fn measure(body: &Bytes) -> Result<Demand> {
+    if body.len() <= MEASURED_IN_PLACE {
+        return Ok(prompt::measure(body));
+    }
+    let body = body.clone();
+    tokio::task::spawn_blocking(move || prompt::measure(&body))
+        .await
+        .map_err(|error| Error::because(ErrorType::InternalError, "while measuring a body", error))
+}
+
+/// Writes a whole response to the client; without its body for HEAD.
+pub(super) async fn write_response(
+    session: &mut Session,
+    header: pingora::http::ResponseHeader,
+    body: Bytes,
+) -> Result<()> {
+    let has_body = session.req_header().method != Method::HEAD;
+    session.downstream_session.write_response_header(Box::new(header)).await.map_err(Error::into_down)?;
+    let body = if has_body { body } else { Bytes::new() };
+    session.downstream_session.write_response_body(body, true).await.map_err(Error::into_down)
+}
+
+/// A body in the making. A body that arrives in one piece is never copied; a longer one is copied once, into memory of
+/// the announced size.
+struct Body {
+    first: Option<Bytes>,
+    rest: BytesMut,
+    expected_bytes: Option<usize>,
+    limit_bytes: usize,
+}
+
+impl Body {
+    fn new(expected_bytes: Option<usize>, limit_bytes: usize) -> Self {
+        Self { first: None, rest: BytesMut::new(), expected_bytes, limit_bytes }
+    }
+
+    /// Adds a piece; false when the body is now larger than the limit.
+    #[must_use]
+    fn push(&mut self, piece: Bytes) -> bool {
+        let length = self.first.as_ref().map_or(0, Bytes::len) + self.rest.len() + piece.len();
+        if length > self.limit_bytes {
+            return false;
+        }
+        if self.first.is_none() && self.rest.is_empty() {
+            self.first = Some(piece);
+            return true;
+        }
+        if let Some(first) = self.first.take() {
+            self.rest.reserve(self.expected_bytes.unwrap_or(length).max(length));
+            self.rest.extend_from_slice(&first);
+        }
+        self.rest.extend_from_slice(&piece);
+        true
+    }
+
+    fn finish(self) -> Bytes {
+        self.first.unwrap_or_else(|| self.rest.freeze())
+    }
+}
+
+fn content_length(header: &RequestHeader) -> Option<u64> {
+    header.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.trim().parse().ok()
+}
+
+fn is_health_check(header: &RequestHeader) -> bool {
+    header.uri.path() == "/healthcheck" && matches!(header.method, Method::GET | Method::HEAD)
+}
+
+fn is_client_gone(error: &Error) -> bool {
+    matches!(error.etype(), ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::H2Error)
+}

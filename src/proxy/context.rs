@@ -1,0 +1,104 @@
+//! What is known of one request while it is being handled.
+
+use http::HeaderValue;
+use tokio::time::Instant;
+
+use super::downstream::Slot;
+use super::reject::Reject;
+use crate::balance::{Lease, Tried};
+use crate::metrics::{AttemptResult, Outcome, RetryReason};
+use crate::prompt::{Demand, Endpoint};
+
+/// One request. Dropped when it is over, whatever ended it, and the lease with it.
+pub struct RequestContext {
+    /// When the request header was read. Set once.
+    pub(super) started: Instant,
+    /// Set by `admit`; sent to the server and back to the client.
+    pub(super) request_id: Option<HeaderValue>,
+    /// Set by `admit`.
+    pub(super) endpoint: Endpoint,
+    /// Length of the request body, in bytes. Set by `admit`.
+    pub(super) request_bytes: u64,
+    /// What the policy is asked with; `None` for requests that weigh nothing. Set by `admit`.
+    pub(super) demand: Option<Demand>,
+    /// Where the client's real session comes back to. Set by `admit` when it was wrapped.
+    pub(super) slot: Option<Slot>,
+    /// The place on the present server. Set by `connect`, given back at the end of each attempt.
+    pub(super) lease: Option<Lease>,
+    /// The group of the last lease, for metrics. Set by `connect`.
+    pub(super) group: Option<usize>,
+    /// Servers that this request has failed on. Kept by `retry`.
+    pub(super) tried: Tried,
+    /// Attempts begun. Counted by `connect`.
+    pub(super) attempts: usize,
+    /// Why the next attempt is made. Set by `retry`, read by `connect`.
+    pub(super) retry_reason: Option<RetryReason>,
+    /// Why Tidegate answers by itself. Set where it is decided.
+    pub(super) reject: Option<Reject>,
+    /// The final response status. Set by `response` and `finish`.
+    pub(super) status: Option<u16>,
+    /// When the first byte of the response body was passed on. Set by `response`.
+    pub(super) first_byte_at: Option<Instant>,
+    /// Bytes of the response body passed on. Counted by `response`.
+    pub(super) response_bytes: u64,
+}
+
+impl std::fmt::Debug for RequestContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RequestContext")
+            .field("request_id", &self.request_id)
+            .field("endpoint", &self.endpoint)
+            .field("lease", &self.lease)
+            .field("attempts", &self.attempts)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RequestContext {
+    pub(super) fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            request_id: None,
+            endpoint: Endpoint::Other,
+            request_bytes: 0,
+            demand: None,
+            slot: None,
+            lease: None,
+            group: None,
+            tried: Tried::default(),
+            attempts: 0,
+            retry_reason: None,
+            reject: None,
+            status: None,
+            first_byte_at: None,
+            response_bytes: 0,
+        }
+    }
+
+    /// How the request ended, given the error that Pingora ended it with.
+    pub(super) fn outcome(&self, error: Option<&pingora::Error>) -> Outcome {
+        match error {
+            _ if self.reject.is_some() => Outcome::Rejected,
+            None => Outcome::Complete,
+            Some(error) if *error.esource() == pingora::ErrorSource::Downstream => Outcome::ClientGone,
+            Some(_) => Outcome::UpstreamBroken,
+        }
+    }
+
+    /// What an attempt came to that ended with this error.
+    pub(super) fn attempt_result(error: Option<&pingora::Error>) -> AttemptResult {
+        use pingora::ErrorType::{ConnectError, ConnectNoRoute, ConnectRefused, ConnectTimedout, SocketError};
+        match error {
+            None => AttemptResult::Answered,
+            Some(error) if *error.esource() == pingora::ErrorSource::Downstream => AttemptResult::ClientGone,
+            Some(error) => match error.etype() {
+                ConnectTimedout | ConnectRefused | ConnectNoRoute | ConnectError | SocketError => {
+                    AttemptResult::ConnectFailed
+                }
+                etype if super::retry::is_timeout(etype) => AttemptResult::TimedOut,
+                etype if *etype == super::retry::RETRYABLE_STATUS => AttemptResult::Refused5xx,
+                _ => AttemptResult::Broken,
+            },
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The end of a request: the last word to the client, and giving everything back.
+
+use pingora::proxy::{FailToProxy, Session};
+use pingora::{Error, ErrorSource, ErrorType};
+
+use super::context::RequestContext;
+use super::retry::{has_answer_begun, reject_for};
+use super::{Proxy, downstream};
+use crate::metrics::FinishedRequest;
+
+impl Proxy {
+    /// All attempts are spent, or the client has gone: answers if someone is there to hear it.
+    pub(super) async fn fail(&self, session: &mut Session, error: &Error, ctx: &mut RequestContext) -> FailToProxy {
+        if let Some(slot) = &ctx.slot {
+            downstream::unwrap(session, slot);
+        }
+        let mut error_code = 0;
+        if !has_answer_begun(session) {
+            let reject = match ctx.reject {
+                Some(reject) => Some(reject),
+                None if *error.esource() == ErrorSource::Downstream => None,
+                None => Some(reject_for(error)),
+            };
+            if let Some(reject) = reject {
+                error_code = reject.status().as_u16();
+                session.set_keepalive(None);
+                if let Err(error) = self.reject(session, ctx, reject).await {
+                    log::debug!("the client did not take the answer {error_code}: {error}");
+                }
+            } else if is_malformed(error) {
+                error_code = 400;
+                session.respond_error(400).await.unwrap_or_else(|error| log::debug!("no answer sent: {error}"));
+                ctx.status = Some(error_code);
+            }
+        }
+        FailToProxy { error_code, can_reuse_downstream: false }
+    }
+
+    /// The request is over.
+    pub(super) fn finish(&self, session: &mut Session, error: Option<&Error>, ctx: &mut RequestContext) {
+        if let Some(slot) = &ctx.slot {
+            downstream::unwrap(session, slot);
+        }
+        if let Some(lease) = ctx.lease.take() {
+            self.metrics.attempt_ended(lease.server(), RequestContext::attempt_result(error));
+        }
+        if let Some(reject) = ctx.reject {
+            self.metrics.rejected(reject.reason());
+        }
+        self.metrics.request_finished(&FinishedRequest {
+            endpoint: ctx.endpoint,
+            outcome: ctx.outcome(error),
+            status: ctx.status,
+            group: ctx.group,
+            time_to_first_byte: ctx.first_byte_at.map(|at| at - ctx.started),
+            duration: ctx.started.elapsed(),
+            request_bytes: ctx.request_bytes,
+            response_bytes: ctx.response_bytes,
+        });
+    }
+}
+
+/// Whether the client sent something that cannot be handled, as opposed to leaving.
+fn is_malformed(error: &Error) -> bool {
+    matches!(error.etype(), ErrorType::InvalidHTTPHeader | ErrorType::H1Error)
+}

@@ -1,0 +1,187 @@
+//! The proxy: a request's way through Pingora's phases.
+//!
+//! ```text
+//! connection  a client connection: header time limit, keep-alive, pipelining
+//! admit       local answers; the body is read and measured
+//! connect     backoff, a place on a server (the lease), its address
+//! request     the header that goes to the server
+//! response    judging the server's header, the header that goes to the client
+//! retry       an attempt failed: another one?
+//! finish      the last word to the client; the lease drops
+//! ```
+
+mod admit;
+mod connect;
+mod connection;
+mod context;
+mod downstream;
+mod finish;
+mod models;
+mod reject;
+mod request;
+mod response;
+mod retry;
+mod server;
+mod silence;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::modules::http::HttpModules;
+use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
+use pingora::upstreams::peer::HttpPeer;
+use pingora::{Error, Result};
+use tokio::time::Instant;
+
+pub use connection::ClientConnections;
+pub use context::RequestContext;
+pub use reject::ERROR_HEADER;
+
+use crate::balance::Balancer;
+use crate::config::Config;
+use crate::metrics::Metrics;
+use server::Server;
+
+/// Takes requests, chooses a server for each, and relays both ways.
+pub struct Proxy {
+    config: Arc<Config>,
+    balancer: Arc<Balancer>,
+    /// In configured order: the balancer's server numbers are positions here.
+    servers: Vec<Server>,
+    metrics: Arc<Metrics>,
+    /// Connections for requests that Tidegate makes itself.
+    connector: models::Connector,
+}
+
+impl std::fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Proxy").field("servers", &self.servers).finish_non_exhaustive()
+    }
+}
+
+impl Proxy {
+    /// A proxy for the configured servers, which the balancer must have been built for.
+    ///
+    /// # Errors
+    /// When a server's host is no legal header value.
+    pub fn new(config: Arc<Config>, balancer: Arc<Balancer>, metrics: Arc<Metrics>) -> Result<Self> {
+        let servers = config.groups.iter().flat_map(|group| &group.servers).cloned().map(Server::new);
+        let servers = servers.collect::<Result<Vec<_>>>()?;
+        debug_assert_eq!(servers.len(), balancer.topology().servers());
+        Ok(Self { config, balancer, servers, metrics, connector: models::Connector::new(None) })
+    }
+}
+
+#[async_trait]
+impl ProxyHttp for Proxy {
+    type CTX = RequestContext;
+
+    fn new_ctx(&self) -> RequestContext {
+        connection::header_has_come();
+        RequestContext::new()
+    }
+
+    /// None: nothing is compressed or otherwise changed on its way.
+    fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
+
+    async fn request_filter(&self, session: &mut Session, ctx: &mut RequestContext) -> Result<bool> {
+        self.admit(session, ctx).await
+    }
+
+    async fn upstream_peer(&self, session: &mut Session, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
+        self.choose_server(session, ctx).await
+    }
+
+    fn fail_to_connect(
+        &self,
+        session: &mut Session,
+        peer: &HttpPeer,
+        ctx: &mut RequestContext,
+        error: Box<Error>,
+    ) -> Box<Error> {
+        self.connect_failed(session, peer, ctx, error)
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        session: &mut Session,
+        request: &mut RequestHeader,
+        ctx: &mut RequestContext,
+    ) -> Result<()> {
+        self.prepare_request(session, request, ctx)
+    }
+
+    async fn upstream_response_filter(
+        &self,
+        _session: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut RequestContext,
+    ) -> Result<()> {
+        self.judge_response(response, ctx)
+    }
+
+    async fn response_filter(
+        &self,
+        session: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut RequestContext,
+    ) -> Result<()> {
+        self.prepare_response(session, response, ctx)
+    }
+
+    fn response_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        _end_of_stream: bool,
+        ctx: &mut RequestContext,
+    ) -> Result<Option<Duration>> {
+        if let Some(piece) = body.as_ref().filter(|piece| !piece.is_empty()) {
+            ctx.first_byte_at.get_or_insert_with(Instant::now);
+            ctx.response_bytes += piece.len() as u64;
+        }
+        Ok(None)
+    }
+
+    fn error_while_proxy(
+        &self,
+        peer: &HttpPeer,
+        session: &mut Session,
+        error: Box<Error>,
+        ctx: &mut RequestContext,
+        _client_reused: bool,
+    ) -> Box<Error> {
+        self.exchange_failed(session, ctx, error.more_context(format!("server {peer}")))
+    }
+
+    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut RequestContext) -> FailToProxy {
+        self.fail(session, error, ctx).await
+    }
+
+    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut RequestContext) {
+        self.finish(session, error, ctx);
+    }
+
+    /// Pingora would log each failed request as an error; failures are counted instead.
+    fn suppress_error_log(&self, _session: &Session, _ctx: &RequestContext, error: &Error) -> bool {
+        log::debug!("a request failed: {error}");
+        true
+    }
+
+    fn suppress_proxy_warn_log(
+        &self,
+        _session: &Session,
+        _ctx: &RequestContext,
+        error: &Error,
+        _context: ProxyWarnLogContext,
+    ) -> bool {
+        log::debug!("an attempt failed and is tried elsewhere: {error}");
+        true
+    }
+}

@@ -1,0 +1,99 @@
+//! Every way in which Tidegate itself says no: one table of reasons.
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, StatusCode};
+use pingora::Result;
+use pingora::http::ResponseHeader;
+
+/// Tells Tidegate's own errors from a server's: holds the reason.
+pub const ERROR_HEADER: HeaderName = HeaderName::from_static("x-tidegate-error");
+
+/// Why a request got an error from Tidegate itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reject {
+    /// The body is larger than `max_body_bytes`.
+    BodyTooLarge { limit_bytes: usize },
+    /// The body did not come in time.
+    BodyTimeout,
+    /// The body's framing is broken.
+    BadBody,
+    /// No attempt reached a server.
+    NotReachable,
+    /// A server closed or broke the connection before its answer began.
+    ServerBroke,
+    /// A server did not begin its answer in time.
+    FirstByteTimeout,
+    /// The request did not finish in time.
+    TotalTimeout,
+    /// Something that should not happen.
+    Internal,
+}
+
+impl Reject {
+    /// Status, reason (header, metric label and `code` in the body), `type` in the body.
+    const fn row(self) -> (StatusCode, &'static str, &'static str) {
+        match self {
+            Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", "invalid_request_error"),
+            Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout", "invalid_request_error"),
+            Self::BadBody => (StatusCode::BAD_REQUEST, "bad_body", "invalid_request_error"),
+            Self::NotReachable => (StatusCode::BAD_GATEWAY, "not_reachable", "server_error"),
+            Self::ServerBroke => (StatusCode::BAD_GATEWAY, "server_broke", "server_error"),
+            Self::FirstByteTimeout => (StatusCode::GATEWAY_TIMEOUT, "first_byte_timeout", "server_error"),
+            Self::TotalTimeout => (StatusCode::GATEWAY_TIMEOUT, "total_timeout", "server_error"),
+            Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "server_error"),
+        }
+    }
+
+    pub(super) const fn status(self) -> StatusCode {
+        self.row().0
+    }
+
+    /// The reason's name: header value and metric label.
+    pub(super) const fn reason(self) -> &'static str {
+        self.row().1
+    }
+
+    fn message(self) -> String {
+        match self {
+            Self::BodyTooLarge { limit_bytes } => {
+                format!("The request body is larger than the {limit_bytes} bytes that this gateway accepts.")
+            }
+            Self::BodyTimeout => "The request body did not arrive in time.".into(),
+            Self::BadBody => "The request body is not framed as its headers say.".into(),
+            Self::NotReachable => "No model server could be reached. Try again later.".into(),
+            Self::ServerBroke => "The model server closed the connection before it answered. Try again later.".into(),
+            Self::FirstByteTimeout => "The model server did not begin its answer in time.".into(),
+            Self::TotalTimeout => "The request did not finish within the time that this gateway allows.".into(),
+            Self::Internal => "The gateway failed to handle this request.".into(),
+        }
+    }
+
+    /// Header and body of the answer, shaped as OpenAI's errors are.
+    ///
+    /// # Errors
+    /// Never in practice: all header values are fixed or numbers.
+    pub(super) fn response(self, request_id: Option<&HeaderValue>) -> Result<(ResponseHeader, Bytes)> {
+        let (status, reason, kind) = self.row();
+        let error = serde_json::json!({ "message": self.message(), "type": kind, "param": null, "code": reason });
+        json_response(status, &serde_json::json!({ "error": error }), request_id).and_then(|(mut header, body)| {
+            header.insert_header(ERROR_HEADER, reason)?;
+            Ok((header, body))
+        })
+    }
+}
+
+/// Header and body of an answer that Tidegate makes itself.
+pub(super) fn json_response(
+    status: StatusCode,
+    json: &serde_json::Value,
+    request_id: Option<&HeaderValue>,
+) -> Result<(ResponseHeader, Bytes)> {
+    let body = Bytes::from(json.to_string());
+    let mut header = ResponseHeader::build(status, Some(6))?;
+    header.insert_header(http::header::CONTENT_TYPE, "application/json")?;
+    header.insert_header(http::header::CONTENT_LENGTH, body.len())?;
+    if let Some(request_id) = request_id {
+        header.insert_header(super::request::REQUEST_ID, request_id)?;
+    }
+    Ok((header, body))
+}

@@ -1,0 +1,161 @@
+//! The request header: what goes on to the server.
+
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderName, HeaderValue, Method, Version};
+use pingora::Result;
+use pingora::http::RequestHeader;
+use pingora::proxy::Session;
+
+use super::Proxy;
+use super::context::RequestContext;
+use super::server::Server;
+
+/// Identifies a request in the logs of client, gateway and server. vLLM puts it into the `id` of its answer.
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Anthropic's way of sending a key.
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// A longer id of a client's is replaced: vLLM repeats it in every event of a stream.
+const LONGEST_REQUEST_ID: usize = 128;
+
+impl Proxy {
+    /// Prepares the header for the chosen server. Pingora has taken the hop-by-hop headers out already.
+    pub(super) fn prepare_request(
+        &self,
+        session: &mut Session,
+        request: &mut RequestHeader,
+        ctx: &RequestContext,
+    ) -> Result<()> {
+        let Some(lease) = &ctx.lease else {
+            return Ok(());
+        };
+        self.identify_to(&self.servers[lease.server()], request, ctx.request_id.as_ref())?;
+        if ctx.slot.is_some() {
+            // The body is here, whole: nobody needs to be asked whether to send it, and its length is known.
+            request.remove_header(&EXPECT);
+            request.remove_header(&TRANSFER_ENCODING);
+            if ctx.request_bytes > 0 || carries_body(&session.req_header().method) {
+                request.insert_header(CONTENT_LENGTH, ctx.request_bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Addresses a request to a server: host, credentials, request id; and takes out what is not for servers.
+    pub(super) fn identify_to(
+        &self,
+        server: &Server,
+        request: &mut RequestHeader,
+        request_id: Option<&HeaderValue>,
+    ) -> Result<()> {
+        request.insert_header(HOST, server.host_header())?;
+        if let Some(request_id) = request_id {
+            request.insert_header(REQUEST_ID, request_id)?;
+        }
+        for name in &self.config.strip_request_headers {
+            request.remove_header(name);
+        }
+        if let Some(key) = server.authorization().or(self.config.upstream_authorization.as_ref()) {
+            request.insert_header(AUTHORIZATION, key)?;
+            request.remove_header(&X_API_KEY);
+        }
+        to_origin_form(request)
+    }
+}
+
+/// Methods whose requests always say how long their body is.
+fn carries_body(method: &Method) -> bool {
+    matches!(*method, Method::POST | Method::PUT | Method::PATCH)
+}
+
+/// `GET http://gateway/v1/models` goes on as `GET /v1/models`: the authority was the gateway's.
+fn to_origin_form(request: &mut RequestHeader) -> Result<()> {
+    if request.raw_path().starts_with(b"/") || request.raw_path() == b"*" {
+        return Ok(());
+    }
+    let path = request.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
+    request.set_raw_path(path.as_bytes())
+}
+
+/// The client's id when it is one that can be passed on, else a new one.
+pub(super) fn request_id(header: &RequestHeader) -> HeaderValue {
+    match header.headers.get(REQUEST_ID) {
+        Some(id) if is_good_request_id(id.as_bytes()) => id.clone(),
+        _ => {
+            let id = format!("{:032x}", rand::random::<u128>());
+            HeaderValue::try_from(id).expect("hexadecimal digits are legal in a header")
+        }
+    }
+}
+
+fn is_good_request_id(id: &[u8]) -> bool {
+    (1..=LONGEST_REQUEST_ID).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
+}
+
+/// Whether this is the only kind of upgrade that passes: a WebSocket handshake.
+pub(super) fn is_websocket(header: &RequestHeader) -> bool {
+    header.version == Version::HTTP_11
+        && header.method == Method::GET
+        && header.headers.get(UPGRADE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
+        && !header.headers.contains_key(TRANSFER_ENCODING)
+        && header.headers.get(CONTENT_LENGTH).is_none_or(|length| length == "0")
+}
+
+/// Whether the client waits for `100 Continue` before it sends the body.
+pub(super) fn expects_continue(header: &RequestHeader) -> bool {
+    header.version >= Version::HTTP_11
+        && header.headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header_with(name: &'static str, value: &[u8]) -> RequestHeader {
+        let mut header = RequestHeader::build(Method::GET, b"/", None).unwrap();
+        header.insert_header(name, HeaderValue::from_bytes(value).unwrap()).unwrap();
+        header
+    }
+
+    #[test]
+    fn a_clients_request_id_is_kept() {
+        assert_eq!(request_id(&header_with("x-request-id", b"abc-123")), "abc-123");
+    }
+
+    #[test]
+    fn a_request_id_that_is_too_long_or_not_plain_is_replaced() {
+        for id in [&b"x".repeat(129)[..], b"with blank", b"caf\xe9", b""] {
+            let made = request_id(&header_with("x-request-id", id));
+            assert_eq!(made.len(), 32, "{}", id.escape_ascii());
+            assert_ne!(made.as_bytes(), id);
+        }
+    }
+
+    #[test]
+    fn made_request_ids_differ() {
+        let header = RequestHeader::build(Method::GET, b"/", None).unwrap();
+        assert_ne!(request_id(&header), request_id(&header));
+    }
+
+    #[test]
+    fn an_absolute_target_becomes_a_path() {
+        for (target, path) in [
+            (&b"http://gateway:8000/v1/models?x=1"[..], &b"/v1/models?x=1"[..]),
+            (b"http://gateway", b"/"),
+            (b"/v1/models", b"/v1/models"),
+            (b"*", b"*"),
+        ] {
+            let mut header = RequestHeader::build(Method::OPTIONS, target, None).unwrap();
+            to_origin_form(&mut header).unwrap();
+            assert_eq!(header.raw_path(), path);
+        }
+    }
+
+    #[test]
+    fn only_a_websocket_handshake_is_an_upgrade() {
+        assert!(is_websocket(&header_with("upgrade", b"WebSocket")));
+        assert!(!is_websocket(&header_with("upgrade", b"h2c")));
+        assert!(!is_websocket(&header_with("connection", b"upgrade")));
+    }
+}

@@ -1,0 +1,117 @@
+//! The response: what goes back to the client.
+
+use http::header::{CONNECTION, LOCATION};
+use http::{HeaderName, StatusCode, header};
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
+use pingora::{Error, Result};
+
+use super::Proxy;
+use super::context::RequestContext;
+use super::request::REQUEST_ID;
+use super::retry::RETRYABLE_STATUS;
+
+impl Proxy {
+    /// The server's header is here, and nothing of it has gone out: the last moment to try elsewhere.
+    pub(super) fn judge_response(&self, response: &ResponseHeader, ctx: &mut RequestContext) -> Result<()> {
+        if is_retryable(response.status) && self.has_attempts_left(ctx) {
+            return Error::err_up(RETRYABLE_STATUS);
+        }
+        if !response.status.is_informational() {
+            ctx.status = Some(response.status.as_u16());
+        }
+        Ok(())
+    }
+
+    /// Prepares the header for the client.
+    pub(super) fn prepare_response(
+        &self,
+        session: &Session,
+        response: &mut ResponseHeader,
+        ctx: &RequestContext,
+    ) -> Result<()> {
+        if response.status == StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(());
+        }
+        strip_hop_by_hop(response);
+        if let Some(request_id) = &ctx.request_id
+            && !response.headers.contains_key(REQUEST_ID)
+        {
+            response.insert_header(REQUEST_ID, request_id)?;
+        }
+        self.rewrite_location(session, response, ctx)
+    }
+
+    /// A redirect to the server's own address would lead clients past the gateway, to a host they may not reach.
+    fn rewrite_location(&self, session: &Session, response: &mut ResponseHeader, ctx: &RequestContext) -> Result<()> {
+        let Some(location) = response.headers.get(LOCATION).and_then(|location| location.to_str().ok()) else {
+            return Ok(());
+        };
+        let Some(server) = ctx.lease.as_ref().map(|lease| &self.servers[lease.server()]) else {
+            return Ok(());
+        };
+        let Some(host) = session.req_header().headers.get(header::HOST).and_then(|host| host.to_str().ok()) else {
+            return Ok(());
+        };
+        let own = server.host_header().to_str().unwrap_or_default();
+        if let Some(rest) = location.split_once("://").and_then(|(_, rest)| rest.strip_prefix(own))
+            && (rest.is_empty() || rest.starts_with('/'))
+        {
+            let scheme = location.split_once("://").map_or("http", |(scheme, _)| scheme);
+            let rewritten = format!("{scheme}://{host}{rest}");
+            response.insert_header(LOCATION, rewritten)?;
+        }
+        Ok(())
+    }
+}
+
+fn is_retryable(status: StatusCode) -> bool {
+    matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT)
+}
+
+/// Takes out what concerns the server's connection and not the client's (RFC 9110, section 7.6.1). Framing headers
+/// stay: Pingora writes the body as they say.
+pub(super) fn strip_hop_by_hop(response: &mut ResponseHeader) {
+    let nominated: Vec<HeaderName> = response
+        .headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .filter(|name| *name != header::TRANSFER_ENCODING && *name != header::CONTENT_LENGTH)
+        .collect();
+    for name in nominated {
+        response.remove_header(&name);
+    }
+    response.remove_header(&CONNECTION);
+    response.remove_header("keep-alive");
+    response.remove_header("proxy-connection");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_headers_and_what_they_name_stay_behind() {
+        let mut response = ResponseHeader::build(200, None).unwrap();
+        for (name, value) in
+            [("connection", "close, X-Private"), ("keep-alive", "timeout=5"), ("x-private", "1"), ("x-public", "2")]
+        {
+            response.insert_header(name, value).unwrap();
+        }
+        strip_hop_by_hop(&mut response);
+        let left: Vec<_> = response.headers.keys().map(HeaderName::as_str).collect();
+        assert_eq!(left, ["x-public"]);
+    }
+
+    #[test]
+    fn a_nomination_cannot_take_the_framing_away() {
+        let mut response = ResponseHeader::build(200, None).unwrap();
+        response.insert_header("connection", "content-length, transfer-encoding").unwrap();
+        response.insert_header("content-length", "5").unwrap();
+        strip_hop_by_hop(&mut response);
+        assert_eq!(response.headers["content-length"], "5");
+    }
+}

@@ -1,0 +1,130 @@
+//! A server as the proxy reaches it: its address, and how connections to it are made.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use http::HeaderValue;
+use parking_lot::Mutex;
+use pingora::protocols::TcpKeepalive;
+use pingora::upstreams::peer::HttpPeer;
+use pingora::{Error, ErrorType, Result};
+use tokio::time::Instant;
+
+use crate::config;
+
+/// A name's addresses are looked up again after this long.
+const LOOK_UP_EVERY: Duration = Duration::from_secs(30);
+
+/// Connections to servers are probed when idle for this long, so that a host that vanished is noticed under a silent
+/// stream.
+const TCP_KEEPALIVE: TcpKeepalive = TcpKeepalive {
+    idle: Duration::from_secs(30),
+    interval: Duration::from_secs(10),
+    count: 6,
+    #[cfg(target_os = "linux")]
+    user_timeout: Duration::ZERO,
+};
+
+/// One configured server.
+#[derive(Debug)]
+pub(super) struct Server {
+    config: config::Server,
+    host_header: HeaderValue,
+    /// The address when the host is an IP literal.
+    literal: Option<SocketAddr>,
+    resolved: Mutex<Resolved>,
+}
+
+/// What a name last resolved to; the address to use next stands first.
+#[derive(Debug, Default)]
+struct Resolved {
+    addresses: Vec<SocketAddr>,
+    at: Option<Instant>,
+}
+
+impl Server {
+    /// # Errors
+    /// When the host is no legal header value.
+    pub(super) fn new(config: config::Server) -> Result<Self> {
+        let host_header = HeaderValue::try_from(config.authority())
+            .map_err(|error| Error::because(ErrorType::InternalError, "server host", error))?;
+        let literal = config.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, config.port));
+        Ok(Self { config, host_header, literal, resolved: Mutex::default() })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// `host:port` as the server itself is called in `Host` headers and redirects.
+    pub(super) fn host_header(&self) -> &HeaderValue {
+        &self.host_header
+    }
+
+    pub(super) fn authorization(&self) -> Option<&HeaderValue> {
+        self.config.authorization.as_ref()
+    }
+
+    /// The address to connect to now. Names are resolved at most every [`LOOK_UP_EVERY`]; while that fails the last
+    /// good answer holds.
+    ///
+    /// # Errors
+    /// When the name has never been resolved.
+    pub(super) async fn address(&self, limit: Duration) -> Result<SocketAddr> {
+        if let Some(address) = self.literal {
+            return Ok(address);
+        }
+        if let Some(address) = self.fresh_address() {
+            return Ok(address);
+        }
+        let looked_up =
+            tokio::time::timeout(limit, tokio::net::lookup_host((self.config.host.as_str(), self.config.port)));
+        let found: Vec<SocketAddr> = match looked_up.await {
+            Ok(Ok(addresses)) => addresses.collect(),
+            Ok(Err(error)) => {
+                log::warn!("looking up server {} failed: {error}", self.name());
+                Vec::new()
+            }
+            Err(_) => {
+                log::warn!("looking up server {} took longer than {limit:?}", self.name());
+                Vec::new()
+            }
+        };
+        let mut resolved = self.resolved.lock();
+        resolved.at = Some(Instant::now());
+        // The address in use stays in front while the name still has it.
+        if !found.is_empty() {
+            let in_use = resolved.addresses.first().copied();
+            resolved.addresses = found;
+            if let Some(position) = resolved.addresses.iter().position(|address| Some(*address) == in_use) {
+                resolved.addresses.rotate_left(position);
+            }
+        }
+        resolved.addresses.first().copied().ok_or_else(|| {
+            Error::explain(ErrorType::ConnectError, format!("no address is known for {}", self.config.host)).into_up()
+        })
+    }
+
+    fn fresh_address(&self) -> Option<SocketAddr> {
+        let resolved = self.resolved.lock();
+        let at = resolved.at?;
+        (at.elapsed() < LOOK_UP_EVERY).then(|| resolved.addresses.first().copied()).flatten()
+    }
+
+    /// A connection to this address failed: a name's next address is used from now on.
+    pub(super) fn address_failed(&self, address: Option<&SocketAddr>) {
+        let mut resolved = self.resolved.lock();
+        if resolved.addresses.first() == address && !resolved.addresses.is_empty() {
+            resolved.addresses.rotate_left(1);
+        }
+    }
+
+    /// Where and how Pingora connects.
+    pub(super) fn peer(&self, address: SocketAddr, timeouts: &config::Timeouts) -> HttpPeer {
+        let mut peer = HttpPeer::new(address, false, String::new());
+        peer.options.connection_timeout = Some(timeouts.connect);
+        peer.options.idle_timeout = Some(timeouts.server_keepalive);
+        peer.options.tcp_keepalive = Some(TCP_KEEPALIVE);
+        peer
+    }
+}

@@ -1,0 +1,137 @@
+//! How long a server may keep silent, and how long a request may take.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use pingora::ErrorType;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// The server did not send the first byte of its answer in time.
+pub(super) const FIRST_BYTE_TIMEOUT: ErrorType = ErrorType::Custom("FirstByteTimeout");
+/// The server paused for too long in the middle of its answer.
+pub(super) const RESPONSE_IDLE_TIMEOUT: ErrorType = ErrorType::Custom("ResponseIdleTimeout");
+/// The request as a whole took too long.
+pub(super) const TOTAL_TIMEOUT: ErrorType = ErrorType::Custom("TotalTimeout");
+
+/// Watches the three limits of one request with one timer, which is moved only when it fires: relaying an event costs
+/// no more than reading the clock.
+#[derive(Debug)]
+pub(super) struct Silence {
+    first_byte: Option<Duration>,
+    between: Option<Duration>,
+    total_at: Option<Instant>,
+    /// When the server last gave a sign of life, or the attempt began.
+    last: Instant,
+    has_begun: bool,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Silence {
+    /// Limits for a request that must be over at `total_at`.
+    pub(super) fn new(first_byte: Option<Duration>, between: Option<Duration>, total_at: Option<Instant>) -> Self {
+        Self { first_byte, between, total_at, last: Instant::now(), has_begun: false, timer: None }
+    }
+
+    /// The request has just been given to a server.
+    pub(super) fn begin_attempt(&mut self) {
+        self.last = Instant::now();
+        self.has_begun = false;
+    }
+
+    /// The server sent a piece of its answer.
+    pub(super) fn heard(&mut self) {
+        self.last = Instant::now();
+        self.has_begun = true;
+    }
+
+    /// The next limit, and what its passing is called.
+    fn limit(&self) -> Option<(Instant, ErrorType)> {
+        let silence = if self.has_begun {
+            self.between.map(|limit| (self.last + limit, RESPONSE_IDLE_TIMEOUT))
+        } else {
+            self.first_byte.map(|limit| (self.last + limit, FIRST_BYTE_TIMEOUT))
+        };
+        let total = self.total_at.map(|at| (at, TOTAL_TIMEOUT));
+        match (silence, total) {
+            (Some(silence), Some(total)) => Some(if silence.0 <= total.0 { silence } else { total }),
+            (either, None) | (None, either) => either,
+        }
+    }
+
+    /// Resolves when a limit has passed. Cancel safe; pends for ever when there is no limit.
+    pub(super) async fn exceeded(&mut self) -> ErrorType {
+        loop {
+            let Some((at, error)) = self.limit() else {
+                return std::future::pending().await;
+            };
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
+            // Only an earlier limit moves the timer now; a later one is looked at when it fires.
+            if timer.deadline() > at {
+                timer.as_mut().reset(at);
+            }
+            timer.as_mut().await;
+            if Instant::now() >= at {
+                return error;
+            }
+            timer.as_mut().reset(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_byte_has_its_own_limit() {
+        let begin = Instant::now();
+        let mut silence = Silence::new(Some(5 * SECOND), Some(SECOND), None);
+        assert_eq!(silence.exceeded().await, FIRST_BYTE_TIMEOUT);
+        assert_eq!(begin.elapsed().as_secs(), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_sign_of_life_begins_the_pause_anew() {
+        let begin = Instant::now();
+        let mut silence = Silence::new(Some(5 * SECOND), Some(2 * SECOND), None);
+        for _ in 0..10 {
+            let quiet = tokio::time::timeout(SECOND, silence.exceeded()).await;
+            assert!(quiet.is_err(), "a pause of one second is allowed");
+            silence.heard();
+        }
+        assert_eq!(silence.exceeded().await, RESPONSE_IDLE_TIMEOUT);
+        assert_eq!(begin.elapsed().as_secs(), 12);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_attempt_waits_for_its_own_first_byte() {
+        let begin = Instant::now();
+        let mut silence = Silence::new(Some(5 * SECOND), Some(SECOND), None);
+        assert!(tokio::time::timeout(4 * SECOND, silence.exceeded()).await.is_err());
+        silence.begin_attempt();
+        assert_eq!(silence.exceeded().await, FIRST_BYTE_TIMEOUT);
+        assert_eq!(begin.elapsed().as_secs(), 9);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_total_limit_holds_however_lively_the_server_is() {
+        let begin = Instant::now();
+        let mut silence = Silence::new(None, Some(2 * SECOND), Some(begin + 3 * SECOND));
+        let error = loop {
+            match tokio::time::timeout(SECOND, silence.exceeded()).await {
+                Ok(error) => break error,
+                Err(_) => silence.heard(),
+            }
+        };
+        assert_eq!(error, TOTAL_TIMEOUT);
+        assert_eq!(begin.elapsed().as_secs(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_limits_it_waits_for_ever() {
+        let mut silence = Silence::new(None, None, None);
+        assert!(tokio::time::timeout(Duration::from_secs(1_000_000), silence.exceeded()).await.is_err());
+    }
+}

@@ -1,0 +1,108 @@
+//! `tidegate check` on files that are right: what it prints.
+
+use std::path::Path;
+
+use super::{check_file, check_text, run};
+
+/// The files that come with the program.
+fn shipped() -> Vec<std::path::PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf");
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")).collect()
+}
+
+#[test]
+fn every_shipped_file_is_right() {
+    let files = shipped();
+    assert!(files.len() >= 3, "{files:?}");
+    for file in files {
+        let checked = check_file(&file);
+        assert_eq!((checked.code, checked.stderr.as_str()), (Some(0), ""), "{}", file.display());
+        assert!(checked.stdout.starts_with("FILE: ok\n"), "{checked:?}");
+    }
+}
+
+/// A file in which every value differs from the default.
+const FULL: &str = "\
+listen: [127.0.0.1:7000, '[::1]:7000']
+admin: {listen: none}
+groups:
+  - name: short
+    up_to_tokens: 1000
+    servers: [gpu-1:8100, {address: '[fd00::2]:8100', name: two, api_key: sk-server}]
+  - name: middle
+    up_to_tokens: 2000
+    servers: [http://10.0.0.3:8100/]
+  - name: long
+    up_to_tokens: 3000
+    servers: [10.0.0.4:8100]
+policy: {sensitivity: 2, affinity_strength: 0.5, redirect_threshold: 0.25, neighbours: all, ties: first}
+limits: {max_body_size: 1MiB}
+timeouts:
+  connect: 1s
+  request_header: 2s
+  request_body_idle: 3s
+  request_body: 4s
+  first_byte: 5s
+  response_idle: none
+  client_write: none
+  total: 1h
+  client_keepalive: 6s
+  server_keepalive: 500ms
+retry: {max_attempts: 5, base_delay: 0s, max_delay: 1s}
+headers: {strip: []}
+upstream: {api_key: sk-upstream}
+pingora: {threads: 3, work_stealing: false, grace_period: 2s, graceful_shutdown_timeout: 3s, upgrade_sock: /run/t, daemon: true}
+";
+
+#[test]
+fn what_would_run_is_printed() {
+    let checked = check_text(FULL);
+    let expected = "\
+FILE: ok
+listen: 127.0.0.1:7000, [::1]:7000
+admin: none
+policy: reference_bucket, sensitivity 2, affinity_strength 0.5, redirect_threshold 0.25, neighbours all, ties first
+group short: prompts from 0 to below 1000 tokens
+  gpu-1:8100
+  [fd00::2]:8100, name two, a key of its own
+group middle: prompts from 1000 to below 2000 tokens
+  10.0.0.3:8100
+group long: prompts from 2000 tokens, planned up to 3000
+  10.0.0.4:8100
+limits: max_body_size 1.0 MiB
+timeouts: connect 1s, request_header 2s, request_body_idle 3s, request_body 4s, first_byte 5s, response_idle none, \
+client_write none, total 1h, client_keepalive 6s, server_keepalive 500ms
+retry: max_attempts 5, base_delay 0s, max_delay 1s
+headers: strip none
+upstream: the configured key is sent to servers without a key of their own
+pingora: in the background, 3 threads, no work stealing, grace_period 2s, graceful_shutdown_timeout 3s, \
+upgrade_sock /run/t
+";
+    assert_eq!((checked.code, checked.stdout.as_str(), checked.stderr.as_str()), (Some(0), expected, ""));
+}
+
+#[test]
+fn keys_are_never_printed() {
+    let checked = check_text(FULL);
+    assert!(!format!("{checked:?}").contains("sk-"), "{checked:?}");
+}
+
+#[test]
+fn a_plain_policy_needs_no_ranges() {
+    let checked =
+        check_text("groups: [{name: a, servers: [x:1]}, {name: b, servers: [y:1]}]\npolicy: {kind: reference_plain}\n");
+    assert_eq!((checked.code, checked.stderr.as_str()), (Some(0), ""));
+    assert!(checked.stdout.contains("policy: reference_plain, ties least_recently_used\ngroup a: all prompts\n"));
+}
+
+#[test]
+fn a_key_may_come_from_the_environment() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = "groups: [{name: a, up_to_tokens: 1, servers: [x:1]}]\nupstream: {api_key_env: TIDEGATE_TEST_KEY}\n";
+    std::fs::write(file.path(), text).unwrap();
+    let checked = run(&["check".as_ref(), file.path().as_os_str()], &[("TIDEGATE_TEST_KEY", "sk-1")]);
+    assert!(checked.stdout.contains("upstream: the configured key"), "{checked:?}");
+    let unset = check_file(file.path());
+    assert_eq!(unset.code, Some(64));
+}
