@@ -270,26 +270,71 @@ async fn the_framing_of_a_response_always_fits_its_body() {
 
 // B61
 #[tokio::test]
-async fn a_response_framed_in_two_ways_gives_502_and_its_connection_is_dropped() {
-    let mut wrong = Vec::new();
+async fn a_response_with_a_broken_length_gives_502_and_its_connection_is_dropped() {
     for framing in [
-        "content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
-        "transfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n2\r\nok\r\n0\r\n\r\n",
         "content-length: 2\r\ncontent-length: 5\r\n\r\nok",
+        "content-length: 5\r\ncontent-length: 2\r\n\r\nok",
         "content-length: x\r\n\r\nok",
+        "content-length: -1\r\n\r\nok",
     ] {
         let server = Backend::start(reply(format!("HTTP/1.1 200 OK\r\n{framing}"))).await;
         let setup = Setup::one_group([&server]).section("retry", "{ max_attempts: 1 }");
         let tidegate = Tidegate::start(&setup).await;
-        let mut client = tidegate.client().await;
         for number in 1..=2 {
-            let response = client.exchange(&raw("Host: a\r\n")).await;
-            if response.status() != 502 || server.connections() == 1 && number == 2 {
-                let connections = server.connections();
-                wrong.push(format!("{framing:?}: {} {:?} on {connections}", response.status(), response.text()));
-            }
+            assert_refusal(&tidegate.exchange(&raw("Host: a\r\n")).await, 502);
+            server.closed_within(PATIENCE, number).await;
         }
+        assert_eq!(server.connections(), 2, "{framing:?}: the connection is not used again");
         tidegate.idle().await;
     }
+}
+
+// B61
+#[tokio::test]
+async fn a_response_framed_twice_reaches_the_client_framed_once() {
+    let mut wrong = Vec::new();
+    for framing in [
+        "content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "transfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "content-length: 2\r\ncontent-length: 2\r\n\r\nok",
+    ] {
+        let server = Backend::start(reply(format!("HTTP/1.1 200 OK\r\n{framing}"))).await;
+        let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+        let mut client = tidegate.client().await;
+        for _ in 0..2 {
+            let response = client.exchange(&raw("Host: a\r\n")).await;
+            assert_eq!((response.text().as_str(), response.end), ("ok", End::Complete), "{framing:?}");
+            let fields = [response.head.all("content-length"), response.head.all("transfer-encoding")].concat();
+            if fields.len() != 1 {
+                wrong.push(format!("{framing:?} arrives with {fields:?}"));
+            }
+        }
+    }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+// B64
+#[tokio::test]
+async fn a_preflight_is_relayed_and_weighs_nothing() {
+    let gate = Gate::closed();
+    let answer = "HTTP/1.1 200 OK\r\naccess-control-allow-origin: https://ui.test\r\n\
+                  access-control-allow-headers: authorization\r\ncontent-length: 2\r\n\r\nOK";
+    let server = Backend::start(hold(&gate, answer)).await;
+    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+    for target in [CHAT, "*"] {
+        let preflight = format!(
+            "OPTIONS {target} HTTP/1.1\r\nHost: a\r\nOrigin: https://ui.test\r\n\
+             Access-Control-Request-Method: POST\r\n\r\n"
+        );
+        let mut client = tidegate.begin(preflight.as_bytes()).await;
+        until("the server has it", async || server.count() == 1).await;
+        assert_eq!(tidegate.usage().await["all"], Usage { load_tokens: 0.0, in_flight: 1 });
+        gate.admit(1);
+        let response = client.response().await;
+        assert_eq!(response.head.get("access-control-allow-origin"), Some("https://ui.test"));
+        assert_eq!((response.status(), response.text().as_str()), (200, "OK"));
+        assert_eq!(server.only().head.line, format!("OPTIONS {target} HTTP/1.1"));
+        assert_eq!(server.only().head.get("origin"), Some("https://ui.test"));
+        server.forget();
+    }
 }

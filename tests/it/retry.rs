@@ -25,9 +25,9 @@ async fn a_refusal_of_the_server_arrives_as_it_is() {
             assert_eq!(response.head.get("content-type"), Some("application/problem+json; x=1"));
             assert_eq!(response.head.get("retry-after"), Some("7"));
             assert_eq!(response.head.get("x-tidegate-error"), None, "the error is the server's own");
+            tidegate.idle().await;
         }
         assert_eq!((s0.count(), s1.count()), (2, 0), "{status} is not tried again");
-        tidegate.idle().await;
     }
 }
 

@@ -25,9 +25,6 @@ fn ambiguous() -> Vec<(&'static str, String)> {
     let chunked = "Transfer-Encoding: chunked\r\n";
     let in_chunks = "5\r\nhello\r\n0\r\n\r\n";
     let mut cases = vec![
-        ("length, then chunked", hiding("Content-Length: {all}\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n")),
-        ("chunked, then length", hiding("Transfer-Encoding: chunked\r\nContent-Length: {all}\r\n", "0\r\n\r\n")),
-        ("chunked and length 0", hiding("Transfer-Encoding: chunked\r\nContent-Length: 0\r\n", in_chunks)),
         ("chunked on HTTP/1.0", hiding(chunked, in_chunks).replacen("HTTP/1.1", "HTTP/1.0", 1)),
         ("lone LF line ends", format!("POST {CHAT} HTTP/1.1\nHost: a\nContent-Length: 5\n\nhello{HIDDEN}")),
         ("a lone LF within the header", hiding("X: a\nContent-Length: 5\r\n", "hello")),
@@ -119,6 +116,32 @@ async fn requests_with_an_ambiguous_end_get_400_and_reach_no_server() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     tidegate.idle().await;
+}
+
+// B75
+#[tokio::test]
+async fn a_request_with_a_length_and_chunks_is_refused_or_taken_as_chunked_and_closed() {
+    let server = Backend::start(echo()).await;
+    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+    for (fields, start, decoded) in [
+        ("Content-Length: {all}\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n", ""),
+        ("Transfer-Encoding: chunked\r\nContent-Length: {all}\r\n", "0\r\n\r\n", ""),
+        ("Transfer-Encoding: chunked\r\nContent-Length: 0\r\n", "5\r\nhello\r\n0\r\n\r\n", "hello"),
+        ("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n", "hello"),
+    ] {
+        let mut client = tidegate.begin(hiding(fields, start).as_bytes()).await;
+        let status = client.response().await.status();
+        let (rest, _) = client.closed().await;
+        assert_eq!(String::from_utf8_lossy(&rest), "", "{fields}: what follows is not answered");
+        let received = server.received();
+        server.forget();
+        if status != 400 {
+            assert_eq!((status, received.len()), (200, 1), "{fields}");
+            assert_eq!(received[0].body, decoded.as_bytes(), "{fields}");
+            assert_eq!(received[0].head.all("content-length"), [decoded.len().to_string()], "{fields}");
+            assert_eq!(received[0].head.get("transfer-encoding"), None, "{fields}");
+        }
+    }
 }
 
 // B75

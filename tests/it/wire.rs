@@ -244,6 +244,16 @@ async fn a_connection_is_closed_after_the_response_when_the_client_asks_for_it()
 }
 
 #[tokio::test]
+async fn the_shortest_request_is_answered() {
+    let server = Backend::start(reply(json_response(200, "{}"))).await;
+    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+    // Shorter than the preface of HTTP/2.
+    let mut client = tidegate.begin(b"GET / HTTP/1.0\r\n\r\n").await;
+    let response = client.response_within(Duration::from_secs(5)).await.expect("an answer comes").unwrap();
+    assert_eq!((response.status(), response.text().as_str()), (200, "{}"));
+}
+
+#[tokio::test]
 async fn a_client_of_http_1_0_gets_no_chunks() {
     let gate = Gate::closed();
     gate.open();

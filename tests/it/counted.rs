@@ -1,0 +1,179 @@
+//! What the metrics say of requests that ended in every possible way.
+
+use std::time::Duration;
+
+use crate::support::*;
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// A server whose answer depends on the path of the request.
+async fn many_sided(gate: &Gate) -> Backend {
+    let gate = gate.clone();
+    Backend::start(move |mut conn: Conn| {
+        let gate = gate.clone();
+        async move {
+            while let Some(request) = conn.request().await {
+                let asked = request.head.get("x-do").unwrap_or_default().to_owned();
+                match asked.as_str() {
+                    "400" => drop(conn.send(json_response(400, "{}")).await),
+                    "503" => drop(conn.send(json_response(503, "{}")).await),
+                    "nothing" => return conn.closed().await,
+                    "break" => {
+                        conn.send("HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nstart").await;
+                        return conn.reset();
+                    }
+                    "stream" => {
+                        conn.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nstart\r\n").await;
+                        if conn.unless_closed(gate.pass()).await.is_none() {
+                            return;
+                        }
+                    }
+                    _ => drop(conn.send(json_response(200, "{}")).await),
+                }
+            }
+        }
+    })
+    .await
+}
+
+fn asking(what: &str) -> Vec<u8> {
+    request("POST", CHAT, &format!("X-Do: {what}\r\n"), &body_of(100))
+}
+
+// B70
+#[tokio::test]
+async fn every_request_is_counted_once_and_in_its_class() {
+    let gate = Gate::closed();
+    let server = many_sided(&gate).await;
+    let spare = Backend::start(reply(json_response(200, "{}"))).await;
+    let setup = Setup::one_group([&server, &spare])
+        .section("limits", "{ max_body_size: 1KiB }")
+        .section("timeouts", "{ first_byte: 500ms }");
+    let tidegate = Tidegate::start(&setup).await;
+    for _ in 0..10 {
+        for (request, status, end) in [
+            (asking("200"), 200, End::Complete),
+            (asking("400"), 400, End::Complete),
+            (asking("503"), 200, End::Complete),
+            (post(CHAT, &body_of(1_025)), 413, End::Complete),
+            (asking("break"), 200, End::Truncated),
+        ] {
+            let response = tidegate.exchange(&request).await;
+            assert_eq!((response.status(), response.end), (status, end));
+            // The next one is to find the first server idle.
+            tidegate.idle().await;
+        }
+
+        let seen = server.count();
+        let before_header = tidegate.begin(&asking("nothing")).await;
+        server.whole_requests(seen + 1).await;
+        before_header.close();
+        tidegate.idle().await;
+
+        let mut mid_stream = tidegate.begin(&asking("stream")).await;
+        mid_stream.head().await;
+        mid_stream.body_bytes(5).await;
+        mid_stream.close();
+        tidegate.idle().await;
+    }
+    let mut waiting = Vec::new();
+    for _ in 0..10 {
+        // One after the other would take too long; together they would share the servers.
+        waiting.push(tidegate.begin(&asking("nothing")).await);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let mut timed_out = 0.0;
+    for client in &mut waiting {
+        if client.response().await.status() == 504 {
+            timed_out += 1.0;
+        }
+    }
+    tidegate.idle().await;
+    let count = async |outcome: &str, code: &str| {
+        let labels = [format!("outcome=\"{outcome}\""), format!("code=\"{code}\"")];
+        tidegate.metric("tidegate_requests_total", &[&labels[0], &labels[1]]).await
+    };
+    assert!(timed_out > 0.0);
+    assert_eq!(count("complete", "200").await, 30.0 - timed_out);
+    assert_eq!(count("complete", "400").await, 10.0);
+    assert_eq!(count("rejected", "413").await, 10.0);
+    assert_eq!(count("rejected", "504").await, timed_out);
+    assert_eq!(count("upstream_broken", "200").await, 10.0);
+    assert_eq!(tidegate.metric("tidegate_requests_total", &["outcome=\"client_gone\""]).await, 20.0);
+    assert_eq!(tidegate.metric("tidegate_requests_total", &[]).await, 80.0, "each is counted once");
+    assert_eq!(tidegate.metric("tidegate_retries_total", &["reason=\"status\""]).await, 10.0);
+
+    let down = Tidegate::start(&Setup::one_group([closed_address()])).await;
+    for _ in 0..10 {
+        assert_eq!(down.exchange(&asking("200")).await.status(), 502);
+    }
+    assert_eq!(down.metric("tidegate_requests_total", &["outcome=\"rejected\"", "code=\"502\""]).await, 10.0);
+    assert_eq!(down.metric("tidegate_requests_total", &[]).await, 10.0);
+    assert_eq!(down.metric("tidegate_retries_total", &["reason=\"connect\""]).await, 20.0);
+}
+
+// B69
+#[tokio::test]
+async fn clients_cannot_make_new_series() {
+    let server = Backend::start(reply(json_response(200, "{}"))).await;
+    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+    let ask = async |number: usize| {
+        let body = format!(r#"{{"model":"m{number}\"\\\n","user":"u{number}","messages":[]}}"#);
+        for (method, path) in [("POST", CHAT.to_owned()), ("FOO", format!("/x{number}?q={number}"))] {
+            let fields = format!("X-Request-Id: id{number}\r\n");
+            let response = tidegate.exchange(&request(method, &path, &fields, body.as_bytes())).await;
+            assert_eq!(response.status(), 200, "{}", response.text());
+        }
+    };
+    ask(0).await;
+    let before = tidegate.metrics().await.lines().count();
+    for number in 1..500 {
+        ask(number).await;
+    }
+    assert_eq!(tidegate.metrics().await.lines().count(), before);
+}
+
+/// A burst of requests of every kind at once, whose clients stay or leave; in the end nothing is counted as running.
+#[tokio::test]
+async fn any_mixture_of_trouble_leaves_the_counters_at_zero() {
+    let gate = Gate::closed();
+    let (first, second) = (many_sided(&gate).await, many_sided(&gate).await);
+    let setup = Setup::two_groups([first.address(), closed_address()], [second.address()])
+        .section("timeouts", "{ first_byte: 1s }");
+    let tidegate = Tidegate::start(&setup).await;
+    let address = tidegate.address;
+    let kinds = ["200", "400", "503", "nothing", "break", "stream", "200"];
+    let mut clients = tokio::task::JoinSet::new();
+    let total = 600_usize;
+    for number in 0..total {
+        let what = kinds[number % kinds.len()];
+        // Spread over lengths, ways of leaving and moments of leaving, the same in every run.
+        let size = [100, 5_000, 140_000][number / 7 % 3];
+        let patience = Duration::from_millis((number * 37 % 60) as u64);
+        clients.spawn(async move {
+            let fields = format!("X-Do: {what}\r\n");
+            let mut client = Client::connect(address).await;
+            client.send(&request("POST", CHAT, &fields, &body_of(size))).await;
+            match number % 4 {
+                0 => drop(client.response_within(patience).await),
+                1 => {
+                    drop(client.response_within(patience).await);
+                    client.reset();
+                }
+                _ => drop(client.response_within(Duration::from_secs(2)).await),
+            }
+        });
+    }
+    while !clients.is_empty() {
+        let usage = tidegate.usage().await;
+        let in_flight: u64 = ["short", "long"].iter().map(|group| usage[*group].in_flight).sum();
+        assert!(in_flight <= total as u64, "{usage:?}");
+        while clients.try_join_next().transpose().unwrap().is_some() {}
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tidegate.idle().await;
+    until("every request is counted once", async || {
+        tidegate.metric("tidegate_requests_total", &["endpoint=\"chat\""]).await == total as f64
+    })
+    .await;
+}
