@@ -29,6 +29,9 @@ impl Proxy {
         ctx.endpoint = Endpoint::of(&session.req_header().method, session.req_header().uri.path());
         session.set_write_timeout(self.config.timeouts.client_write);
 
+        if !request::has_one_host(session.req_header()) {
+            return self.refuse_body(session, ctx, Reject::BadHost).await;
+        }
         if request::is_websocket(session.req_header()) {
             // A tunnel: no body to read, nothing to hold back.
             return Ok(false);
