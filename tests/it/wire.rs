@@ -165,23 +165,57 @@ async fn a_request_behind_an_offer_to_upgrade_is_a_request_of_its_own() {
     server.received().iter().for_each(is_plain);
 }
 
+const WEBSOCKET: &[u8] = b"GET /v1/realtime HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                           Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
+const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n";
+
 // B79
 #[tokio::test]
-async fn a_websocket_is_never_half_tunnelled() {
-    let plain = Backend::start(reply(json_response(426, "{}"))).await;
-    let eager = Backend::start(reply(
-        "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n\u{1}\u{2}frames",
-    ))
+async fn a_websocket_is_tunnelled_both_ways_until_one_side_closes() {
+    let server = Backend::start(async |mut conn: Conn| {
+        conn.request().await;
+        conn.send([SWITCHED, "\u{1}first"].concat()).await;
+        let from_client = conn.raw(6).await;
+        conn.send([b"\x02echo:", from_client.as_slice()].concat()).await;
+        conn.closed().await;
+    })
     .await;
-    let offer = b"GET /v1/realtime HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-                  Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
-    let tidegate = Tidegate::start(&Setup::one_group([&plain])).await;
-    assert_eq!(tidegate.exchange(offer).await.status(), 426);
-    is_plain(&plain.only());
-    let tidegate = Tidegate::start(&Setup::one_group([&eager])).await;
-    let response = tidegate.exchange(offer).await;
-    assert_refusal(&response, 502);
-    assert!(response.interim.is_empty());
+    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+    let mut client = tidegate.begin(WEBSOCKET).await;
+    let head = client.head().await;
+    assert_eq!((head.status(), head.get("upgrade")), (101, Some("websocket")));
+    assert_eq!(client.raw(6).await, b"\x01first");
+    client.send(b"\x03GET /").await;
+    assert_eq!(client.raw(12).await, b"\x02echo:\x03GET /");
+    client.close();
+    server.closed_within(PATIENCE, 1).await;
+    tidegate.idle().await;
+    assert_eq!(server.only().head.get("upgrade"), Some("websocket"));
+}
+
+// B79
+#[tokio::test]
+async fn a_refused_websocket_is_an_ordinary_exchange() {
+    let server = Backend::start(reply(json_response(403, "{}"))).await;
+    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+    let response = tidegate.exchange(WEBSOCKET).await;
+    assert_eq!((response.status(), response.text().as_str(), response.end), (403, "{}", End::Complete));
+    tidegate.idle().await;
+}
+
+// B79
+#[tokio::test]
+async fn a_server_that_switches_protocols_unasked_gives_502() {
+    let server = Backend::start(async |mut conn: Conn| {
+        conn.request().await;
+        conn.send([SWITCHED, "\u{1}frames"].concat()).await;
+        conn.closed().await;
+    })
+    .await;
+    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+    for request in [post(CHAT, b"{}"), get("/version"), request("POST", CHAT, OFFER, b"{}")] {
+        assert_refusal(&tidegate.exchange(&request).await, 502);
+    }
     tidegate.idle().await;
 }
 

@@ -71,6 +71,11 @@ impl Client {
         body
     }
 
+    /// Reads exactly so many bytes, whatever they are.
+    pub(crate) async fn raw(&mut self, count: usize) -> Vec<u8> {
+        self.wire.raw(count).await.expect("the bytes come")
+    }
+
     /// Reads at least so many bytes of the body.
     pub(crate) async fn body_at_least(&mut self, count: usize) -> Vec<u8> {
         let mut body = Vec::new();
@@ -92,6 +97,11 @@ impl Client {
         Ok(Response { head, body, trailers: self.wire.take_trailers(), end, interim: self.interim.clone() })
     }
 
+    /// Reads one whole response to a POST; `None` when it does not come within `patience`.
+    pub(crate) async fn response_within(&mut self, patience: Duration) -> Option<Result<Response, End>> {
+        tokio::time::timeout(patience, self.try_response("POST")).await.ok()
+    }
+
     /// Reads one whole response to a POST or GET.
     pub(crate) async fn response(&mut self) -> Response {
         self.try_response("POST").await.expect("a response comes")
@@ -106,6 +116,11 @@ impl Client {
 
     /// Waits until the peer closes, and says how; bytes that come before are returned.
     pub(crate) async fn closed(&mut self) -> (Vec<u8>, End) {
+        self.closed_within(PATIENCE).await.expect("the peer closes the connection")
+    }
+
+    /// Like [`closed`](Self::closed), but `None` when it takes longer than `patience`.
+    pub(crate) async fn closed_within(&mut self, patience: Duration) -> Option<(Vec<u8>, End)> {
         let end = async {
             loop {
                 if let Err(end) = self.wire.fill().await {
@@ -113,8 +128,8 @@ impl Client {
                 }
             }
         };
-        let end = tokio::time::timeout(PATIENCE, end).await.expect("the peer closes the connection");
-        (std::mem::take(&mut self.wire.buffer), end)
+        let end = tokio::time::timeout(patience, end).await.ok()?;
+        Some((std::mem::take(&mut self.wire.buffer), end))
     }
 
     /// Whether nothing comes and the connection stays open for a moment.
