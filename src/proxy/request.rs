@@ -93,13 +93,6 @@ fn is_good_request_id(id: &[u8]) -> bool {
     (1..=LONGEST_REQUEST_ID).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
 }
 
-/// Whether there is exactly one `Host`, as HTTP/1.1 demands (RFC 9112, section 3.2). Older and newer versions do not
-/// need it.
-pub(super) fn has_one_host(header: &RequestHeader) -> bool {
-    let hosts = header.headers.get_all(HOST).iter().count();
-    hosts == 1 || (hosts == 0 && header.version != Version::HTTP_11)
-}
-
 /// Whether this is the only kind of upgrade that passes: a WebSocket handshake.
 pub(super) fn is_websocket(header: &RequestHeader) -> bool {
     header.version == Version::HTTP_11

@@ -9,13 +9,14 @@ use pingora::{Error, Result};
 use super::Proxy;
 use super::context::RequestContext;
 use super::request::REQUEST_ID;
-use super::retry::{AMBIGUOUS_RESPONSE, RETRYABLE_STATUS};
+use super::retry::{BAD_RESPONSE, RETRYABLE_STATUS};
 
 impl Proxy {
     /// The server's header is here, and nothing of it has gone out: the last moment to try elsewhere.
     pub(super) fn judge_response(&self, response: &ResponseHeader, ctx: &mut RequestContext) -> Result<()> {
-        if is_framed_twice(response) {
-            return Error::err_up(AMBIGUOUS_RESPONSE);
+        let is_tunnel = response.status == StatusCode::SWITCHING_PROTOCOLS;
+        if is_framed_twice(response) || (is_tunnel && ctx.slot.is_some()) {
+            return Error::err_up(BAD_RESPONSE);
         }
         if is_retryable(response.status) && self.has_attempts_left(ctx) {
             return Error::err_up(RETRYABLE_STATUS);
