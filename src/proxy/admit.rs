@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::{Method, StatusCode, header};
 use pingora::http::RequestHeader;
+use pingora::protocols::http::v1::server::HttpSession as ServerSessionV1;
 use pingora::proxy::Session;
 use pingora::{Error, ErrorType, Result};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -12,7 +13,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::context::RequestContext;
 use super::reject::{Reject, json_response};
 use super::silence::Silence;
-use super::{Proxy, downstream, models, request};
+use super::{Proxy, downstream, framing, models, request};
 use crate::prompt::{self, Demand, Endpoint};
 
 /// After an early refusal the rest of the body is read and thrown away for this long, so that the answer is not lost
@@ -29,6 +30,10 @@ impl Proxy {
         ctx.endpoint = Endpoint::of(&session.req_header().method, session.req_header().uri.path());
         session.set_write_timeout(self.config.timeouts.client_write);
 
+        let raw = session.as_http1().map(ServerSessionV1::get_headers_raw_bytes).unwrap_or_default();
+        if let Some(reject) = framing::fault(session.req_header(), &raw) {
+            return self.refuse_body(session, ctx, reject).await;
+        }
         if request::is_websocket(session.req_header()) {
             // A tunnel: no body to read, nothing to hold back.
             return Ok(false);
@@ -107,7 +112,7 @@ impl Proxy {
     async fn refuse_body(&self, session: &mut Session, ctx: &mut RequestContext, reject: Reject) -> Result<bool> {
         session.set_keepalive(None);
         self.reject(session, ctx, reject).await?;
-        if !session.downstream_session.is_http2() && reject != Reject::BadBody {
+        if !session.downstream_session.is_http2() && !matches!(reject, Reject::BadBody | Reject::BadFraming) {
             // Our side first, so that the client sees the end of the answer; then take what it still sends.
             session.downstream_session.shutdown().await;
             let drain = async { while let Ok(Some(_)) = session.downstream_session.read_request_body().await {} };

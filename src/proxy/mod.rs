@@ -16,6 +16,7 @@ mod connection;
 mod context;
 mod downstream;
 mod finish;
+mod framing;
 mod models;
 mod reject;
 mod request;

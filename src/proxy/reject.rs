@@ -11,6 +11,10 @@ pub const ERROR_HEADER: HeaderName = HeaderName::from_static("x-tidegate-error")
 /// Why a request got an error from Tidegate itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reject {
+    /// There is not exactly one `Host`.
+    BadHost,
+    /// The header can be read in two ways.
+    BadFraming,
     /// The body is larger than `max_body_bytes`.
     BodyTooLarge { limit_bytes: usize },
     /// The body did not come in time.
@@ -33,6 +37,8 @@ impl Reject {
     /// Status, reason (header, metric label and `code` in the body), `type` in the body.
     const fn row(self) -> (StatusCode, &'static str, &'static str) {
         match self {
+            Self::BadHost => (StatusCode::BAD_REQUEST, "bad_host", "invalid_request_error"),
+            Self::BadFraming => (StatusCode::BAD_REQUEST, "bad_framing", "invalid_request_error"),
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", "invalid_request_error"),
             Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout", "invalid_request_error"),
             Self::BadBody => (StatusCode::BAD_REQUEST, "bad_body", "invalid_request_error"),
@@ -55,6 +61,8 @@ impl Reject {
 
     fn message(self) -> String {
         match self {
+            Self::BadHost => "A request needs exactly one Host header.".into(),
+            Self::BadFraming => "The request header does not say clearly where the request ends.".into(),
             Self::BodyTooLarge { limit_bytes } => {
                 format!("The request body is larger than the {limit_bytes} bytes that this gateway accepts.")
             }

@@ -1,7 +1,7 @@
 //! The response: what goes back to the client.
 
-use http::header::{CONNECTION, LOCATION};
-use http::{HeaderName, StatusCode, header};
+use http::header::{CONNECTION, CONTENT_LENGTH, LOCATION, TRANSFER_ENCODING};
+use http::{HeaderName, StatusCode, Version, header};
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 use pingora::{Error, Result};
@@ -9,11 +9,15 @@ use pingora::{Error, Result};
 use super::Proxy;
 use super::context::RequestContext;
 use super::request::REQUEST_ID;
-use super::retry::RETRYABLE_STATUS;
+use super::retry::{BAD_RESPONSE, RETRYABLE_STATUS};
 
 impl Proxy {
     /// The server's header is here, and nothing of it has gone out: the last moment to try elsewhere.
     pub(super) fn judge_response(&self, response: &ResponseHeader, ctx: &mut RequestContext) -> Result<()> {
+        let is_tunnel = response.status == StatusCode::SWITCHING_PROTOCOLS;
+        if is_framed_twice(response) || (is_tunnel && ctx.slot.is_some()) {
+            return Error::err_up(BAD_RESPONSE);
+        }
         if is_retryable(response.status) && self.has_attempts_left(ctx) {
             return Error::err_up(RETRYABLE_STATUS);
         }
@@ -34,6 +38,10 @@ impl Proxy {
             return Ok(());
         }
         strip_hop_by_hop(response);
+        if session.req_header().version == Version::HTTP_10 {
+            // Such a client knows no chunks: the body ends with the connection.
+            response.remove_header(&TRANSFER_ENCODING);
+        }
         if let Some(request_id) = &ctx.request_id
             && !response.headers.contains_key(REQUEST_ID)
         {
@@ -69,6 +77,12 @@ fn is_retryable(status: StatusCode) -> bool {
     matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT)
 }
 
+/// Whether the response says in two ways where it ends: whatever we took for its end, someone else may not.
+fn is_framed_twice(response: &ResponseHeader) -> bool {
+    let lengths = response.headers.get_all(CONTENT_LENGTH).iter().count();
+    lengths > 1 || (lengths == 1 && response.headers.contains_key(TRANSFER_ENCODING))
+}
+
 /// Takes out what concerns the server's connection and not the client's (RFC 9110, section 7.6.1). Framing headers
 /// stay: Pingora writes the body as they say.
 pub(super) fn strip_hop_by_hop(response: &mut ResponseHeader) {
@@ -79,7 +93,7 @@ pub(super) fn strip_hop_by_hop(response: &mut ResponseHeader) {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
-        .filter(|name| *name != header::TRANSFER_ENCODING && *name != header::CONTENT_LENGTH)
+        .filter(|name| *name != TRANSFER_ENCODING && *name != CONTENT_LENGTH)
         .collect();
     for name in nominated {
         response.remove_header(&name);

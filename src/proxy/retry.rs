@@ -17,6 +17,9 @@ use crate::metrics::{AttemptResult, RetryReason};
 /// The server answered with a status that is better tried elsewhere.
 pub(super) const RETRYABLE_STATUS: ErrorType = ErrorType::Custom("RetryableStatus");
 
+/// The server's answer cannot be relayed: it can be read in two ways, or switches protocols unasked.
+pub(super) const BAD_RESPONSE: ErrorType = ErrorType::Custom("BadResponse");
+
 pub(super) fn is_timeout(etype: &ErrorType) -> bool {
     [FIRST_BYTE_TIMEOUT, RESPONSE_IDLE_TIMEOUT, TOTAL_TIMEOUT].contains(etype)
 }
@@ -60,6 +63,8 @@ impl Proxy {
         let result = RequestContext::attempt_result(Some(&error));
         let reason = match result {
             AttemptResult::ConnectFailed => Some(RetryReason::Connect),
+            // An answer that came, if a bad one, is not asked for again.
+            AttemptResult::Broken if *error.etype() == BAD_RESPONSE => None,
             AttemptResult::Broken if *error.esource() == ErrorSource::Upstream => Some(RetryReason::Reset),
             AttemptResult::Refused5xx => Some(RetryReason::Status),
             _ => None,
