@@ -17,6 +17,7 @@ mod counted; // what the metrics say of requests
 mod estimate; // how much a request counts
 mod harness; // the support module itself, without Tidegate
 mod headers; // header fields in both directions, and the framing of responses
+mod layering; // which part of the source may know which
 mod limits; // time limits and slow clients
 mod memory; // memory in use
 mod process; // signals
