@@ -10,6 +10,7 @@
 //! type of its own (`HttpSession::Custom`). It
 //! - claims that the body is done and has it all in its retry buffer, which Pingora then sends in every attempt;
 //! - holds the response header back until the first body byte or the end of the response;
+//! - passes each piece of a body on when it comes, also of one whose length is known;
 //! - ends the attempt when the server keeps silent for too long, which also works while the request is still being
 //!   written.
 //!
@@ -25,6 +26,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
 use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
 use parking_lot::Mutex;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::custom::CustomMessageWrite;
@@ -32,7 +34,7 @@ use pingora::protocols::http::custom::server::Session as CustomSession;
 use pingora::protocols::http::{HttpTask, ServerSession};
 use pingora::protocols::{Digest, l4::socket::SocketAddr};
 use pingora::proxy::Session;
-use pingora::{Error, Result};
+use pingora::{Error, ErrorType, Result};
 
 use super::silence::Silence;
 
@@ -43,7 +45,16 @@ pub(super) type Slot = Arc<Mutex<Option<Box<ServerSession>>>>;
 pub(super) fn wrap(session: &mut Session, body: Bytes, silence: Silence) -> Slot {
     let slot = Slot::default();
     let real = std::mem::replace(&mut session.downstream_session, placeholder());
-    let wrapper = ClientSession { real: Some(real), slot: Arc::clone(&slot), body, held: None, silence };
+    let is_http1 = real.as_http1().is_some();
+    let wrapper = ClientSession {
+        real: Some(real),
+        is_http1,
+        slot: Arc::clone(&slot),
+        body,
+        held: None,
+        has_length: false,
+        silence,
+    };
     *session.downstream_session = ServerSession::new_custom(Box::new(wrapper));
     slot
 }
@@ -65,10 +76,13 @@ fn placeholder() -> Box<ServerSession> {
 struct ClientSession {
     /// Taken by `drop` only.
     real: Option<Box<ServerSession>>,
+    is_http1: bool,
     slot: Slot,
     body: Bytes,
     /// A final response header that waits for the first byte of its body.
     held: Option<Box<ResponseHeader>>,
+    /// Whether the response that is being relayed has a `Content-Length`.
+    has_length: bool,
     silence: Silence,
 }
 
@@ -94,7 +108,10 @@ impl ClientSession {
         let mut outgoing = Vec::with_capacity(tasks.len() + 1);
         for task in tasks {
             match task {
-                HttpTask::Header(header, false) if !header.status.is_informational() => self.held = Some(header),
+                HttpTask::Header(header, false) if !header.status.is_informational() => {
+                    self.has_length = header.headers.contains_key(CONTENT_LENGTH);
+                    self.held = Some(header);
+                }
                 HttpTask::Body(data, false) if data.as_ref().is_none_or(Bytes::is_empty) => {}
                 HttpTask::Failed(error) => return (outgoing, Some(error)),
                 HttpTask::Header(..) => outgoing.push(task),
@@ -106,7 +123,24 @@ impl ClientSession {
         }
         (outgoing, None)
     }
+
+    /// Passes tasks on to the client now; true when they end the response.
+    async fn pass_on(&mut self, mut tasks: Vec<HttpTask>) -> Result<bool> {
+        // Pingora is in no hurry with a body of known length: in HTTP/1 it keeps each piece until its buffer is full or
+        // the body is whole. It flushes before it hands out an error, so an error of ours goes behind the piece.
+        let must_flush = self.is_http1 && self.has_length && !tasks.last().is_some_and(HttpTask::is_end);
+        if must_flush {
+            tasks.push(HttpTask::Failed(Error::new(FLUSHED)));
+        }
+        match self.real_mut().response_duplex_vec(tasks).await {
+            Err(error) if must_flush && *error.etype() == FLUSHED => Ok(false),
+            passed_on => passed_on,
+        }
+    }
 }
+
+/// Not an error: everything before it has been written.
+const FLUSHED: ErrorType = ErrorType::Custom("Flushed");
 
 #[async_trait]
 impl CustomSession for ClientSession {
@@ -159,7 +193,7 @@ impl CustomSession for ClientSession {
         let mut done = false;
         if !outgoing.is_empty() {
             self.silence.heard();
-            done = self.real_mut().response_duplex_vec(outgoing).await?;
+            done = self.pass_on(outgoing).await?;
             // Time spent on a slow client is not the server's silence.
             self.silence.heard();
         }
