@@ -118,3 +118,17 @@ async fn an_error_for_the_models_is_relayed_when_nobody_has_more() {
     assert_refusal(&down.exchange(&get("/v1/models")).await, 502);
     down.idle().await;
 }
+
+#[tokio::test]
+async fn a_silent_server_does_not_keep_the_models_of_the_others_back() {
+    let text = models(&["a"]);
+    let (well, hung) = (Backend::start(reply(json_response(200, &text))).await, Backend::start(silent()).await);
+    let tidegate = Tidegate::start(&Setup::one_group([&hung, &well])).await;
+    assert_eq!(tidegate.exchange(&get("/v1/models")).await.text(), text);
+    // A client that leaves does not keep the question waiting.
+    let client = tidegate.begin(&get("/v1/models")).await;
+    hung.whole_requests(2).await;
+    client.close();
+    hung.closed_within(PATIENCE, 2).await;
+    tidegate.idle().await;
+}

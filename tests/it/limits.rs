@@ -69,7 +69,8 @@ async fn a_stream_that_pauses_too_long_ends_broken() {
     assert_ne!(end, End::Complete);
     server.closed_within(SOON, 1).await;
     tidegate.idle().await;
-    assert_eq!(tidegate.metric("tidegate_requests_total", &["outcome=\"complete\""]).await, 0.0);
+    tidegate.finished(1).await;
+    assert_eq!(tidegate.metric("tidegate_requests_total", &["outcome=\"upstream_broken\""]).await, 1.0);
 }
 
 // B67
@@ -216,6 +217,7 @@ async fn idle_server_connections_are_used_again_and_closed_by_tidegate() {
     let tidegate = Tidegate::start(&with_timeouts([&server], "{ server_keepalive: 1s }")).await;
     for _ in 0..3 {
         assert_eq!(tidegate.exchange(&post(CHAT, &body_of(100))).await.status(), 200);
+        tidegate.idle().await;
     }
     assert_eq!(server.connections(), 1, "used again");
     server.closed_within(Duration::from_secs(4), 1).await;

@@ -1,5 +1,7 @@
 //! How much memory a request takes while it runs.
 
+use std::time::Duration;
+
 use crate::support::*;
 
 const MIB: usize = 1_048_576;
@@ -27,4 +29,28 @@ async fn a_body_is_in_memory_once() {
     // They are really there: most of each body is still to be sent.
     assert!(grown > bodies / 2, "{grown} bytes");
     assert_eq!(tidegate.usage().await["all"].in_flight, requests as u64);
+}
+
+#[tokio::test]
+async fn a_response_that_the_client_does_not_read_waits_at_the_server() {
+    let size = 32 * MIB;
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {size}\r\n\r\n");
+    let server = Backend::start(reply([head.as_bytes(), &vec![b'x'; size]].concat())).await;
+    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+    let before = tidegate.rss_bytes();
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        let mut client = tidegate.begin(&post("/v1/completions", b"{}")).await;
+        client.head().await;
+        clients.push(client);
+    }
+    // Time for the sockets to fill up.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let grown = tidegate.rss_bytes().saturating_sub(before);
+    assert!(grown < (size / 4) as u64, "four unread responses took {grown} bytes");
+    for client in &mut clients {
+        let (body, end) = client.rest().await;
+        assert_eq!((body.len(), end), (size, End::Complete));
+    }
+    tidegate.idle().await;
 }

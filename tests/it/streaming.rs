@@ -252,6 +252,7 @@ async fn a_stream_that_breaks_ends_broken_and_is_not_begun_again() {
         assert!(end.is_some_and(|end| end.is_err()), "the stream is reset");
         tidegate.idle().await;
         assert_eq!(other.count(), 0);
+        tidegate.finished(2).await;
         assert_eq!(tidegate.metric("tidegate_requests_total", &["outcome=\"upstream_broken\""]).await, 2.0);
     }
 }
@@ -343,6 +344,7 @@ async fn trailers_are_dropped_and_disturb_nothing() {
         let response = client.exchange(&post(COMPLETIONS, b"{}")).await;
         assert_eq!((response.text().as_str(), response.end), ("ab", End::Complete));
         assert_eq!(response.trailers, []);
+        tidegate.idle().await;
     }
     assert_eq!(server.connections(), 1);
 }

@@ -70,6 +70,7 @@ async fn a_used_connection_that_resets_is_replaced_by_a_fresh_one() {
     for served in [1, 3] {
         assert_eq!(tidegate.exchange(&post(CHAT, &body_of(70_000))).await.status(), 200);
         assert_eq!(server.count(), served);
+        tidegate.idle().await;
     }
     assert_eq!(server.received()[2].body, body_of(70_000));
     assert_eq!(server.connections(), 2);
@@ -241,6 +242,7 @@ async fn a_connection_is_closed_after_the_response_when_the_client_asks_for_it()
     let response = client.response().await;
     assert_eq!((response.status(), response.head.get("connection")), (200, Some("close")));
     assert_eq!(client.closed().await, (Vec::new(), End::Truncated));
+    tidegate.idle().await;
     assert_eq!(tidegate.exchange(&post(CHAT, b"{}")).await.status(), 200);
     assert_eq!(server.connections(), 1, "the server's connection is kept all the same");
 }

@@ -136,6 +136,14 @@ impl Tidegate {
         samples.sum()
     }
 
+    /// Waits until so many requests are counted as finished. That is a moment after their load is given back.
+    pub(crate) async fn finished(&self, requests: u32) {
+        until(&format!("{requests} requests are finished"), async || {
+            self.metric("tidegate_requests_total", &[]).await == f64::from(requests)
+        })
+        .await;
+    }
+
     /// Memory in use, in bytes.
     pub(crate) fn rss_bytes(&self) -> u64 {
         let status = read_to_string(format!("/proc/{}/status", self.child.id())).expect("the program runs");
