@@ -34,11 +34,8 @@ impl Proxy {
         if let Some(reject) = framing::fault(session.req_header(), &raw) {
             return self.refuse_body(session, ctx, reject).await;
         }
-        if request::is_websocket(session.req_header()) {
-            // A tunnel: no body to read, nothing to hold back.
-            return Ok(false);
-        }
-        // Any other upgrade (Java clients offer h2c with every request) is answered in plain HTTP/1.1.
+        // Upgrades are not taken up: Java clients offer h2c with every request, and Pingora 0.9.1 cuts a WebSocket short
+        // when the server is quick to accept it.
         session.req_header_mut().remove_header(&header::UPGRADE);
 
         if let Some(length) = content_length(session.req_header())

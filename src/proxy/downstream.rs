@@ -36,6 +36,7 @@ use pingora::protocols::{Digest, l4::socket::SocketAddr};
 use pingora::proxy::Session;
 use pingora::{Error, ErrorType, Result};
 
+use super::presence::Presence;
 use super::silence::Silence;
 
 /// Where the real session comes back to.
@@ -46,6 +47,7 @@ pub(super) fn wrap(session: &mut Session, body: Bytes, silence: Silence) -> Slot
     let slot = Slot::default();
     let real = std::mem::replace(&mut session.downstream_session, placeholder());
     let is_http1 = real.as_http1().is_some();
+    let presence = Presence::of(&real);
     let wrapper = ClientSession {
         real: Some(real),
         is_http1,
@@ -53,6 +55,7 @@ pub(super) fn wrap(session: &mut Session, body: Bytes, silence: Silence) -> Slot
         body,
         held: None,
         has_length: false,
+        presence,
         silence,
     };
     *session.downstream_session = ServerSession::new_custom(Box::new(wrapper));
@@ -83,6 +86,7 @@ struct ClientSession {
     held: Option<Box<ResponseHeader>>,
     /// Whether the response that is being relayed has a `Content-Length`.
     has_length: bool,
+    presence: Presence,
     silence: Silence,
 }
 
@@ -184,6 +188,7 @@ impl CustomSession for ClientSession {
         tokio::select! {
             biased;
             gone = real.read_body_or_idle(true) => gone,
+            () = self.presence.lost() => Error::err_down(ErrorType::ConnectionClosed),
             limit = self.silence.exceeded() => Error::err_up(limit),
         }
     }

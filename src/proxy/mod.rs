@@ -18,6 +18,7 @@ mod downstream;
 mod finish;
 mod framing;
 mod models;
+mod presence;
 mod reject;
 mod request;
 mod response;

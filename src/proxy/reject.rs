@@ -25,6 +25,8 @@ pub(super) enum Reject {
     NotReachable,
     /// A server closed or broke the connection before its answer began.
     ServerBroke,
+    /// A server's answer cannot be understood or relayed.
+    BadAnswer,
     /// A server did not begin its answer in time.
     FirstByteTimeout,
     /// The request did not finish in time.
@@ -44,6 +46,7 @@ impl Reject {
             Self::BadBody => (StatusCode::BAD_REQUEST, "bad_body", "invalid_request_error"),
             Self::NotReachable => (StatusCode::BAD_GATEWAY, "not_reachable", "server_error"),
             Self::ServerBroke => (StatusCode::BAD_GATEWAY, "server_broke", "server_error"),
+            Self::BadAnswer => (StatusCode::BAD_GATEWAY, "bad_answer", "server_error"),
             Self::FirstByteTimeout => (StatusCode::GATEWAY_TIMEOUT, "first_byte_timeout", "server_error"),
             Self::TotalTimeout => (StatusCode::GATEWAY_TIMEOUT, "total_timeout", "server_error"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "server_error"),
@@ -70,6 +73,7 @@ impl Reject {
             Self::BadBody => "The request body is not framed as its headers say.".into(),
             Self::NotReachable => "No model server could be reached. Try again later.".into(),
             Self::ServerBroke => "The model server closed the connection before it answered. Try again later.".into(),
+            Self::BadAnswer => "The model server's answer could not be understood.".into(),
             Self::FirstByteTimeout => "The model server did not begin its answer in time.".into(),
             Self::TotalTimeout => "The request did not finish within the time that this gateway allows.".into(),
             Self::Internal => "The gateway failed to handle this request.".into(),

@@ -1,6 +1,6 @@
 //! The request header: what goes on to the server.
 
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING, UPGRADE};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
 use http::{HeaderName, HeaderValue, Method, Version};
 use pingora::Result;
 use pingora::http::RequestHeader;
@@ -31,13 +31,11 @@ impl Proxy {
             return Ok(());
         };
         self.identify_to(&self.servers[lease.server()], request, ctx.request_id.as_ref())?;
-        if ctx.slot.is_some() {
-            // The body is here, whole: nobody needs to be asked whether to send it, and its length is known.
-            request.remove_header(&EXPECT);
-            request.remove_header(&TRANSFER_ENCODING);
-            if ctx.request_bytes > 0 || carries_body(&session.req_header().method) {
-                request.insert_header(CONTENT_LENGTH, ctx.request_bytes)?;
-            }
+        // The body is here, whole: nobody needs to be asked whether to send it, and its length is known.
+        request.remove_header(&EXPECT);
+        request.remove_header(&TRANSFER_ENCODING);
+        if ctx.request_bytes > 0 || carries_body(&session.req_header().method) {
+            request.insert_header(CONTENT_LENGTH, ctx.request_bytes)?;
         }
         Ok(())
     }
@@ -93,15 +91,6 @@ fn is_good_request_id(id: &[u8]) -> bool {
     (1..=LONGEST_REQUEST_ID).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
 }
 
-/// Whether this is the only kind of upgrade that passes: a WebSocket handshake.
-pub(super) fn is_websocket(header: &RequestHeader) -> bool {
-    header.version == Version::HTTP_11
-        && header.method == Method::GET
-        && header.headers.get(UPGRADE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
-        && !header.headers.contains_key(TRANSFER_ENCODING)
-        && header.headers.get(CONTENT_LENGTH).is_none_or(|length| length == "0")
-}
-
 /// Whether the client waits for `100 Continue` before it sends the body.
 pub(super) fn expects_continue(header: &RequestHeader) -> bool {
     header.version >= Version::HTTP_11
@@ -150,12 +139,5 @@ mod tests {
             to_origin_form(&mut header).unwrap();
             assert_eq!(header.raw_path(), path);
         }
-    }
-
-    #[test]
-    fn only_a_websocket_handshake_is_an_upgrade() {
-        assert!(is_websocket(&header_with("upgrade", b"WebSocket")));
-        assert!(!is_websocket(&header_with("upgrade", b"h2c")));
-        assert!(!is_websocket(&header_with("connection", b"upgrade")));
     }
 }

@@ -14,8 +14,8 @@ use super::retry::{BAD_RESPONSE, RETRYABLE_STATUS};
 impl Proxy {
     /// The server's header is here, and nothing of it has gone out: the last moment to try elsewhere.
     pub(super) fn judge_response(&self, response: &ResponseHeader, ctx: &mut RequestContext) -> Result<()> {
-        let is_tunnel = response.status == StatusCode::SWITCHING_PROTOCOLS;
-        if is_framed_twice(response) || (is_tunnel && ctx.slot.is_some()) {
+        // Nobody asked to switch protocols.
+        if response.status == StatusCode::SWITCHING_PROTOCOLS || is_framed_badly(response) {
             return Error::err_up(BAD_RESPONSE);
         }
         if is_retryable(response.status) && self.has_attempts_left(ctx) {
@@ -34,9 +34,6 @@ impl Proxy {
         response: &mut ResponseHeader,
         ctx: &RequestContext,
     ) -> Result<()> {
-        if response.status == StatusCode::SWITCHING_PROTOCOLS {
-            return Ok(());
-        }
         strip_hop_by_hop(response);
         if session.req_header().version == Version::HTTP_10 {
             // Such a client knows no chunks: the body ends with the connection.
@@ -77,10 +74,17 @@ fn is_retryable(status: StatusCode) -> bool {
     matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT)
 }
 
-/// Whether the response says in two ways where it ends: whatever we took for its end, someone else may not.
-fn is_framed_twice(response: &ResponseHeader) -> bool {
+/// Whether the response says in two ways where it ends, or in one that is not known: whatever we took for its end,
+/// someone else may not.
+fn is_framed_badly(response: &ResponseHeader) -> bool {
     let lengths = response.headers.get_all(CONTENT_LENGTH).iter().count();
-    lengths > 1 || (lengths == 1 && response.headers.contains_key(TRANSFER_ENCODING))
+    let mut encodings = response.headers.get_all(TRANSFER_ENCODING).iter();
+    match encodings.next() {
+        None => lengths > 1,
+        Some(encoding) => {
+            lengths > 0 || encodings.next().is_some() || !encoding.as_bytes().eq_ignore_ascii_case(b"chunked")
+        }
+    }
 }
 
 /// Takes out what concerns the server's connection and not the client's (RFC 9110, section 7.6.1). Framing headers
@@ -118,6 +122,26 @@ mod tests {
         strip_hop_by_hop(&mut response);
         let left: Vec<_> = response.headers.keys().map(HeaderName::as_str).collect();
         assert_eq!(left, ["x-public"]);
+    }
+
+    #[test]
+    fn a_body_that_ends_in_one_known_way_is_good() {
+        for (headers, is_bad) in [
+            (&[][..], false),
+            (&[("content-length", "5")], false),
+            (&[("transfer-encoding", "Chunked")], false),
+            (&[("content-length", "5"), ("content-length", "5")], true),
+            (&[("content-length", "5"), ("transfer-encoding", "chunked")], true),
+            (&[("transfer-encoding", "foo")], true),
+            (&[("transfer-encoding", "gzip, chunked")], true),
+            (&[("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")], true),
+        ] {
+            let mut response = ResponseHeader::build(200, None).unwrap();
+            for (name, value) in headers {
+                response.append_header(*name, *value).unwrap();
+            }
+            assert_eq!(is_framed_badly(&response), is_bad, "{headers:?}");
+        }
     }
 
     #[test]

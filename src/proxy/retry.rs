@@ -95,6 +95,9 @@ pub(super) fn reject_for(error: &Error) -> Reject {
         (_, AttemptResult::ConnectFailed) => Reject::NotReachable,
         (_, AttemptResult::TimedOut) if *error.etype() == TOTAL_TIMEOUT => Reject::TotalTimeout,
         (_, AttemptResult::TimedOut) => Reject::FirstByteTimeout,
+        (ErrorSource::Upstream, _) if [BAD_RESPONSE, ErrorType::InvalidHTTPHeader].contains(error.etype()) => {
+            Reject::BadAnswer
+        }
         (ErrorSource::Upstream, _) => Reject::ServerBroke,
         _ => Reject::Internal,
     }

@@ -1,0 +1,47 @@
+//! Whether the client is still there, when Pingora no longer looks.
+//!
+//! While a response is on its way Pingora watches the client's connection by reading from it. Once it has read a first
+//! byte of the next request (a pipelining client, or a stray line end) it keeps that byte and reads no more, and a
+//! client that leaves then is not noticed. The kernel still knows, so it is asked, now and then.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pingora::protocols::SocketDigest;
+use pingora::protocols::http::ServerSession;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// How often the kernel is asked.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// TCP states in which the client has closed its side, as Linux numbers them: `CLOSE`, `CLOSE_WAIT`, `LAST_ACK`.
+const LEFT: [u8; 3] = [7, 8, 9];
+
+/// Watches over one client. Knows nothing of clients that came over HTTP/2, whose streams are watched by other means.
+pub(super) struct Presence {
+    socket: Option<Arc<SocketDigest>>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Presence {
+    pub(super) fn of(session: &ServerSession) -> Self {
+        let socket = session.as_http1().and_then(|session| session.digest().socket_digest.clone());
+        Self { socket, timer: None }
+    }
+
+    /// Resolves when the client has left. Cancel safe.
+    pub(super) async fn lost(&mut self) {
+        let Some(socket) = &self.socket else {
+            return std::future::pending().await;
+        };
+        loop {
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(LOOK_EVERY)));
+            timer.as_mut().await;
+            if socket.tcp_info().is_some_and(|info| LEFT.contains(&info.tcpi_state)) {
+                return;
+            }
+            timer.as_mut().reset(Instant::now() + LOOK_EVERY);
+        }
+    }
+}
