@@ -227,11 +227,6 @@ impl Conn {
         None
     }
 
-    /// Reads exactly so many bytes, whatever they are.
-    pub(crate) async fn raw(&mut self, count: usize) -> Vec<u8> {
-        self.wire.raw(count).await.expect("the bytes come")
-    }
-
     /// Sends bytes; false when the peer is gone.
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         if self.wire.send(bytes.as_ref()).await.is_ok() {

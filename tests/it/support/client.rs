@@ -71,11 +71,6 @@ impl Client {
         body
     }
 
-    /// Reads exactly so many bytes, whatever they are.
-    pub(crate) async fn raw(&mut self, count: usize) -> Vec<u8> {
-        self.wire.raw(count).await.expect("the bytes come")
-    }
-
     /// Reads at least so many bytes of the body.
     pub(crate) async fn body_at_least(&mut self, count: usize) -> Vec<u8> {
         let mut body = Vec::new();

@@ -169,14 +169,6 @@ impl Wire {
         }
     }
 
-    /// Exactly so many bytes, whatever they are.
-    pub(crate) async fn raw(&mut self, count: usize) -> Result<Vec<u8>, End> {
-        while self.buffer.len() < count {
-            self.fill_in_time("raw bytes").await?;
-        }
-        Ok(self.buffer.drain(..count).collect())
-    }
-
     pub(crate) async fn head(&mut self) -> Result<Head, End> {
         let bytes = self.take_past(b"\r\n\r\n", "a header").await?;
         Head::parse(&bytes)
