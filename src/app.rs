@@ -4,31 +4,27 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use pingora::proxy::http_proxy;
-use pingora::server::configuration::Opt;
+use pingora::server::configuration::{Opt, ServerConf};
 use pingora::services::listening::Service;
 
 pub use pingora::server::Server;
 
 use crate::admin::{self, Admin};
-use crate::balance::{Balancer, GroupMismatch, Topology, TopologyError};
 use crate::cli::Demo;
 use crate::config::{self, Config, Flags, Refusal};
 use crate::demo::{self, DemoSettings};
-use crate::metrics::Metrics;
 use crate::proxy::{ClientConnections, Proxy};
+use crate::upstream::{ApplyError, Live};
 
 /// Why Tidegate does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The servers cannot be grouped as configured.
+    /// The configuration cannot be run.
     #[error(transparent)]
-    Topology(#[from] TopologyError),
-    /// Buckets and groups do not match.
-    #[error(transparent)]
-    GroupMismatch(#[from] GroupMismatch),
-    /// A configured server cannot be addressed.
-    #[error("{0}")]
-    Server(#[from] Box<pingora::Error>),
+    Config(#[from] ApplyError),
+    /// Pingora's settings cannot be used.
+    #[error("pingora: {0}")]
+    PingoraSettings(String),
     /// An address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
     Listen {
@@ -47,20 +43,17 @@ pub enum StartError {
 ///
 /// # Errors
 /// When the configuration cannot be run on this machine.
-pub fn build(mut config: Config, upgrade: bool) -> Result<Server, StartError> {
-    let pingora_conf = std::mem::take(&mut config.pingora);
-    let config = Arc::new(config);
-    let topology = Topology::from_sizes(config.groups.iter().map(|group| group.servers.len()))?;
-    let balancer = Arc::new(Balancer::new(topology, config.policy.clone(), config.ties)?);
-    let metrics = Arc::new(Metrics::new(&config.groups));
+pub fn build(config: Config, upgrade: bool) -> Result<Server, StartError> {
+    let pingora_conf = copy_of(&config.pingora)?;
+    let live = Arc::new(Live::new(config)?);
+    let config = Arc::clone(&live.get().config);
     if !upgrade {
         check_addresses(config.listen.iter().chain(&config.admin))?;
     }
 
     let opt = Opt { upgrade, ..Opt::default() };
     let mut server = Server::new_with_opt_and_conf(opt, pingora_conf);
-    let proxy = Proxy::new(Arc::clone(&config), Arc::clone(&balancer), Arc::clone(&metrics))?;
-    let proxy = http_proxy(&server.configuration, proxy);
+    let proxy = http_proxy(&server.configuration, Proxy::new(Arc::clone(&live)));
     let mut clients = Service::new("clients".to_owned(), ClientConnections::new(proxy, &config.timeouts));
     for address in &config.listen {
         clients.add_tcp(&address.to_string());
@@ -68,9 +61,7 @@ pub fn build(mut config: Config, upgrade: bool) -> Result<Server, StartError> {
     }
     server.add_service(clients);
     if let Some(address) = config.admin {
-        let mut service = admin::service(address, Admin::new(&config, balancer, metrics));
-        service.threads = Some(1);
-        server.add_service(service);
+        server.add_service(admin::service(address, Admin::new(live)));
         log::info!("admin listener on {address}");
     }
     server.bootstrap();
@@ -104,6 +95,12 @@ pub fn build_demo(demo: &Demo) -> Result<Server, StartError> {
         log::info!("demo server {name} on {address}");
     }
     Ok(server)
+}
+
+/// Pingora takes its settings for itself and they cannot be cloned; the status shows them, too.
+fn copy_of(settings: &ServerConf) -> Result<ServerConf, StartError> {
+    let copy = serde_json::to_value(settings).and_then(serde_json::from_value);
+    copy.map_err(|error| StartError::PingoraSettings(error.to_string()))
 }
 
 /// Finds out whether the addresses are free, for a clear word at start: Pingora binds them later, and panics.

@@ -49,3 +49,4 @@ pub mod healthcheck;
 pub mod metrics;
 pub mod prompt;
 pub mod proxy;
+pub mod upstream;

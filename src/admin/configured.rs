@@ -1,4 +1,4 @@
-//! What the configuration says, in the form in which `/status` shows it. Made once, at the start.
+//! What the configuration says, in the form in which `/status` shows it.
 //!
 //! Keys stay out: only whether there is one is said.
 
@@ -7,29 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::balance::{Bucket, Neighbours, Policy, RedirectTuning, Ties};
-use crate::config::{Config, Group, Retry, Server, Timeouts};
-
-/// The part of the status that does not change while Tidegate runs.
-#[derive(Debug)]
-pub(super) struct Configured {
-    pub(super) policy: PolicyStatus,
-    pub(super) ties: &'static str,
-    pub(super) groups: Vec<ConfiguredGroup>,
-    pub(super) config: ConfigStatus,
-}
-
-#[derive(Debug)]
-pub(super) struct ConfiguredGroup {
-    pub(super) name: String,
-    pub(super) servers: Vec<ConfiguredServer>,
-}
-
-#[derive(Debug)]
-pub(super) struct ConfiguredServer {
-    pub(super) name: String,
-    pub(super) authority: String,
-    pub(super) authorization_set: bool,
-}
+use crate::config::{Config, Retry, Timeouts};
 
 #[derive(Debug, Serialize)]
 pub(super) struct PolicyStatus {
@@ -90,33 +68,16 @@ pub(super) struct RetryStatus {
     max_delay_seconds: f64,
 }
 
-impl Configured {
-    pub(super) fn of(config: &Config) -> Self {
-        Self {
-            policy: PolicyStatus::of(&config.policy),
-            ties: match config.ties {
-                Ties::First => "first",
-                Ties::LeastRecentlyUsed => "least_recently_used",
-            },
-            groups: config.groups.iter().map(ConfiguredGroup::of).collect(),
-            config: ConfigStatus::of(config),
-        }
-    }
-}
-
-impl ConfiguredGroup {
-    fn of(group: &Group) -> Self {
-        let server = |server: &Server| ConfiguredServer {
-            name: server.name.clone(),
-            authority: server.authority(),
-            authorization_set: server.authorization.is_some(),
-        };
-        Self { name: group.name.clone(), servers: group.servers.iter().map(server).collect() }
+/// The name of a rule for ties, as in the configuration.
+pub(super) fn ties_name(ties: Ties) -> &'static str {
+    match ties {
+        Ties::First => "first",
+        Ties::LeastRecentlyUsed => "least_recently_used",
     }
 }
 
 impl PolicyStatus {
-    fn of(policy: &Policy) -> Self {
+    pub(super) fn of(policy: &Policy) -> Self {
         let (tuning, ranges) = match policy {
             Policy::ReferencePlain => (None, &[][..]),
             Policy::ReferenceBucket(buckets) => (Some(TuningStatus::of(buckets.tuning())), buckets.ranges()),
@@ -141,7 +102,7 @@ impl TuningStatus {
 }
 
 impl ConfigStatus {
-    fn of(config: &Config) -> Self {
+    pub(super) fn of(config: &Config) -> Self {
         // Every field is named, so that a new one cannot be forgotten here.
         let Config {
             listen,

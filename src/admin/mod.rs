@@ -20,10 +20,8 @@ use pingora::protocols::http::ServerSession;
 use pingora::services::listening::Service;
 use serde_json::json;
 
-use crate::balance::Balancer;
-use crate::config::Config;
-use crate::metrics::{Format, Metrics};
-use configured::Configured;
+use crate::metrics::Format;
+use crate::upstream::Live;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -40,9 +38,7 @@ const INDEX: &str = concat!(
 /// Answers the requests of the admin listener.
 #[derive(Debug)]
 pub struct Admin {
-    configured: Configured,
-    balancer: Arc<Balancer>,
-    metrics: Arc<Metrics>,
+    live: Arc<Live>,
 }
 
 /// The admin listener as a service to be added to a Pingora server.
@@ -55,10 +51,10 @@ pub fn service(listen: SocketAddr, admin: Admin) -> Service<Admin> {
 }
 
 impl Admin {
-    /// Shows the state of a balancer and of metrics that were built from this configuration.
+    /// Shows what is in force and how it goes.
     #[must_use]
-    pub fn new(config: &Config, balancer: Arc<Balancer>, metrics: Arc<Metrics>) -> Self {
-        Self { configured: Configured::of(config), balancer, metrics }
+    pub fn new(live: Arc<Live>) -> Self {
+        Self { live }
     }
 
     fn answer<'a>(&self, method: &Method, path: &str, accept: impl Iterator<Item = &'a str>) -> Response<Vec<u8>> {
@@ -75,9 +71,9 @@ impl Admin {
             "/healthz" => page(StatusCode::OK, TEXT, "ok\n"),
             "/metrics" => {
                 let format = Format::negotiate(accept);
-                page(StatusCode::OK, format.content_type(), self.metrics.render(&self.balancer, format))
+                page(StatusCode::OK, format.content_type(), self.live.metrics().render(self.live.balancer(), format))
             }
-            "/status" => page(StatusCode::OK, JSON, self.configured.status_json(&self.balancer, &self.metrics)),
+            "/status" => page(StatusCode::OK, JSON, status::json(&self.live)),
             _ => page(StatusCode::OK, TEXT, INDEX),
         }
     }

@@ -1,15 +1,18 @@
 //! One attempt begins: backoff, a place on a server, its address.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pingora::proxy::Session;
 use pingora::upstreams::peer::HttpPeer;
-use pingora::{Error, Result};
+use pingora::{Error, ErrorType, Result};
 
 use super::Proxy;
 use super::context::RequestContext;
-use crate::balance::Lease;
+use super::reject::Reject;
+use crate::balance::{Lease, Placement};
 use crate::config::Retry;
+use crate::upstream::Server;
 
 impl Proxy {
     /// Chooses the server for this attempt and counts the request there.
@@ -18,52 +21,69 @@ impl Proxy {
         ctx.lease = None;
         if let Some(reason) = ctx.retry_reason.take() {
             self.metrics.retried(reason);
-            self.back_off(session, ctx.attempts).await?;
+            back_off(session, &ctx.config().retry, ctx.attempts).await?;
         }
         ctx.attempts += 1;
         let lease = match &ctx.demand {
-            Some(demand) => self.balancer.acquire(demand, &ctx.tried),
-            None => self.balancer.acquire_weightless(&ctx.tried),
+            Some(demand) => self.live.balancer().acquire(demand, &ctx.tried),
+            None => self.live.balancer().acquire_weightless(&ctx.tried),
         };
-        self.note_choice(ctx, &lease);
-        let server = &self.servers[lease.server()];
+        let lease = match lease {
+            Ok(lease) => lease,
+            Err(unavailable) => {
+                ctx.reject = Some(Reject::Unavailable(unavailable));
+                return Err(Error::explain(ErrorType::InternalError, unavailable.to_string()));
+            }
+        };
+        // A server that has just joined may be newer than this request's picture.
+        let server = match ctx.in_force.server(lease.server()) {
+            Some(server) => Arc::clone(server),
+            None => self
+                .live
+                .get()
+                .server(lease.server())
+                .cloned()
+                .ok_or_else(|| Error::explain(ErrorType::InternalError, "the chosen server is not known"))?,
+        };
+        self.note_choice(ctx, &lease, &server);
         ctx.group = Some(lease.group());
         ctx.lease = Some(lease);
+        ctx.server = Some(Arc::clone(&server));
 
-        let timeouts = &self.config.timeouts;
+        let timeouts = &ctx.in_force.clone().config.timeouts;
         match server.address(timeouts.connect).await {
             Ok(address) => Ok(Box::new(server.peer(address, timeouts))),
             Err(error) => Err(self.attempt_failed(session, ctx, error)),
         }
     }
 
-    fn note_choice(&self, ctx: &RequestContext, lease: &Lease) {
+    fn note_choice(&self, ctx: &RequestContext, lease: &Lease, server: &Server) {
         // Where a retry ends up is no decision of the policy.
-        if ctx.attempts == 1 && lease.is_redirected() {
+        if ctx.attempts == 1 && lease.placement() == Placement::Redirected {
             self.metrics.redirected(lease.standard_group(), lease.group());
         }
         log::debug!(
             "attempt {} of {} goes to {} (group {}, standard group {}, load {} tokens)",
             ctx.attempts,
             ctx.endpoint.label(),
-            self.servers[lease.server()].name(),
+            server.name(),
             lease.group(),
             lease.standard_group(),
             lease.load().tokens(),
         );
     }
+}
 
-    /// Waits before another attempt, but not longer than the client does.
-    async fn back_off(&self, session: &mut Session, attempts: usize) -> Result<()> {
-        let pause = backoff(&self.config.retry, attempts, rand::random());
-        tokio::select! {
-            biased;
-            gone = session.downstream_session.read_body_or_idle(true) => match gone {
-                Err(error) => Err(error.into_down()),
-                Ok(_) => Err(Error::new_down(pingora::ErrorType::ConnectionClosed)),
-            },
-            () = tokio::time::sleep(pause) => Ok(()),
-        }
+/// Waits before another attempt, but not longer than the client does.
+async fn back_off(session: &mut Session, retry: &Retry, attempts: usize) -> Result<()> {
+    let pause = backoff(retry, attempts, rand::random());
+    tokio::select! {
+        biased;
+        gone = session.downstream_session.read_body_or_idle(true) => match gone {
+            Err(error) => Err(error.into_down()),
+            Ok(_) => Err(Error::new_down(ErrorType::ConnectionClosed)),
+        },
+        () = tokio::time::sleep(pause) => Ok(()),
     }
 }
 

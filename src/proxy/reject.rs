@@ -5,6 +5,8 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use pingora::Result;
 use pingora::http::ResponseHeader;
 
+use crate::balance::Unavailable;
+
 /// Tells Tidegate's own errors from a server's: holds the reason.
 pub const ERROR_HEADER: HeaderName = HeaderName::from_static("x-tidegate-error");
 
@@ -21,6 +23,8 @@ pub(super) enum Reject {
     BodyTimeout,
     /// The body's framing is broken.
     BadBody,
+    /// No server can be given the request.
+    Unavailable(Unavailable),
     /// No attempt reached a server.
     NotReachable,
     /// A server closed or broke the connection before its answer began.
@@ -44,6 +48,12 @@ impl Reject {
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", "invalid_request_error"),
             Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout", "invalid_request_error"),
             Self::BadBody => (StatusCode::BAD_REQUEST, "bad_body", "invalid_request_error"),
+            Self::Unavailable(Unavailable::NoneLive) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "no_live_server", "server_error")
+            }
+            Self::Unavailable(Unavailable::NoneFree) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "no_free_server", "server_error")
+            }
             Self::NotReachable => (StatusCode::BAD_GATEWAY, "not_reachable", "server_error"),
             Self::ServerBroke => (StatusCode::BAD_GATEWAY, "server_broke", "server_error"),
             Self::BadAnswer => (StatusCode::BAD_GATEWAY, "bad_answer", "server_error"),
@@ -71,6 +81,8 @@ impl Reject {
             }
             Self::BodyTimeout => "The request body did not arrive in time.".into(),
             Self::BadBody => "The request body is not framed as its headers say.".into(),
+            Self::Unavailable(Unavailable::NoneLive) => "No model server is in service. Try again later.".into(),
+            Self::Unavailable(Unavailable::NoneFree) => "All model servers are busy. Try again later.".into(),
             Self::NotReachable => "No model server could be reached. Try again later.".into(),
             Self::ServerBroke => "The model server closed the connection before it answered. Try again later.".into(),
             Self::BadAnswer => "The model server's answer could not be understood.".into(),

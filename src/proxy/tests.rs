@@ -16,9 +16,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{Proxy, RequestContext};
-use crate::balance::{Balancer, Policy, Ties, Topology, Usage};
+use crate::balance::{Policy, Ties, Usage};
 use crate::config::{Config, Group, Retry, Server, Timeouts};
-use crate::metrics::Metrics;
+use crate::upstream::Live;
 
 /// The proxy with a fault: it panics when the server's answer arrives.
 struct Panicking(Proxy);
@@ -90,11 +90,9 @@ fn config(server: SocketAddr) -> Config {
 #[tokio::test]
 async fn a_panic_in_a_filter_ends_one_request_and_gives_its_load_back() {
     let backend = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let config = Arc::new(config(backend.local_addr().unwrap()));
-    let topology = Topology::split_evenly(1, 1).unwrap();
-    let balancer = Arc::new(Balancer::new(topology, Policy::ReferencePlain, Ties::First).unwrap());
-    let metrics = Arc::new(Metrics::new(&config.groups));
-    let proxy = Proxy::new(Arc::clone(&config), Arc::clone(&balancer), metrics).unwrap();
+    let live = Arc::new(Live::new(config(backend.local_addr().unwrap())).unwrap());
+    let balancer = Arc::clone(live.balancer());
+    let proxy = Proxy::new(live);
     let proxy = Arc::new(http_proxy(&Arc::new(ServerConf::default()), Panicking(proxy)));
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
