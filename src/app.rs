@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pingora::proxy::http_proxy;
 use pingora::server::configuration::{Opt, ServerConf};
+use pingora::services::background::background_service;
 use pingora::services::listening::Service;
 
 pub use pingora::server::Server;
@@ -14,6 +15,7 @@ use crate::cli::Demo;
 use crate::config::{self, Config, Flags, Refusal};
 use crate::demo::{self, DemoSettings};
 use crate::proxy::{ClientConnections, Proxy};
+use crate::queue::Dispatcher;
 use crate::upstream::{ApplyError, Live};
 
 /// Why Tidegate does not start.
@@ -60,6 +62,9 @@ pub fn build(config: Config, upgrade: bool) -> Result<Server, StartError> {
         log::info!("listening on {address}");
     }
     server.add_service(clients);
+    let mut dispatcher = background_service("queue", Dispatcher(Arc::clone(live.queue())));
+    dispatcher.threads = Some(1);
+    server.add_service(dispatcher);
     if let Some(address) = config.admin {
         server.add_service(admin::service(address, Admin::new(live)));
         log::info!("admin listener on {address}");

@@ -36,6 +36,8 @@
 //! | an error answer | `src/proxy/reject.rs` |
 //! | a time limit towards a server | `src/proxy/silence.rs` |
 //! | a configuration key | `src/config/` |
+//! | who waits, and who is next | `src/queue/` |
+//! | which servers there are, and how they stand | `src/upstream/` |
 //! | a metric | `src/metrics/` |
 //! | the admin listener | `src/admin/` |
 
@@ -49,4 +51,5 @@ pub mod healthcheck;
 pub mod metrics;
 pub mod prompt;
 pub mod proxy;
+pub mod queue;
 pub mod upstream;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::balance::{Bucket, Neighbours, Policy, RedirectTuning, Ties};
-use crate::config::{Config, Retry, Timeouts};
+use crate::config::{Config, QueueLimits, Retry, Timeouts};
 
 #[derive(Debug, Serialize)]
 pub(super) struct PolicyStatus {
@@ -38,6 +38,7 @@ pub(super) struct ConfigStatus {
     max_body_bytes: usize,
     timeouts_seconds: TimeoutsStatus,
     retry: RetryStatus,
+    queue: QueueStatus,
     strip_request_headers: Vec<String>,
     /// Whether there is a key for all servers.
     upstream_authorization_set: bool,
@@ -59,6 +60,14 @@ pub(super) struct TimeoutsStatus {
     total: Option<f64>,
     client_keepalive: f64,
     server_keepalive: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct QueueStatus {
+    max_requests: usize,
+    max_bytes: usize,
+    /// Null: requests do not wait.
+    max_wait_seconds: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -113,6 +122,7 @@ impl ConfigStatus {
             max_body_bytes,
             timeouts,
             retry,
+            queue,
             strip_request_headers,
             upstream_authorization,
             pingora,
@@ -123,6 +133,7 @@ impl ConfigStatus {
             max_body_bytes: *max_body_bytes,
             timeouts_seconds: TimeoutsStatus::of(timeouts),
             retry: RetryStatus::of(retry),
+            queue: QueueStatus::of(queue),
             strip_request_headers: strip_request_headers.iter().map(ToString::to_string).collect(),
             upstream_authorization_set: upstream_authorization.is_some(),
             threads: pingora.threads,
@@ -158,6 +169,17 @@ impl TimeoutsStatus {
             total: optional(total),
             client_keepalive: client_keepalive.as_secs_f64(),
             server_keepalive: server_keepalive.as_secs_f64(),
+        }
+    }
+}
+
+impl QueueStatus {
+    fn of(queue: &QueueLimits) -> Self {
+        let QueueLimits { max_requests, max_bytes, max_wait } = queue;
+        Self {
+            max_requests: *max_requests,
+            max_bytes: *max_bytes,
+            max_wait_seconds: max_wait.as_ref().map(Duration::as_secs_f64),
         }
     }
 }

@@ -71,7 +71,11 @@ impl Admin {
             "/healthz" => page(StatusCode::OK, TEXT, "ok\n"),
             "/metrics" => {
                 let format = Format::negotiate(accept);
-                page(StatusCode::OK, format.content_type(), self.live.metrics().render(self.live.balancer(), format))
+                page(
+                    StatusCode::OK,
+                    format.content_type(),
+                    self.live.metrics().render(self.live.balancer(), &self.live.queue().waiting(), format),
+                )
             }
             "/status" => page(StatusCode::OK, JSON, status::json(&self.live)),
             _ => page(StatusCode::OK, TEXT, INDEX),

@@ -34,6 +34,8 @@ struct GroupStatus<'a> {
     to_tokens: Option<u64>,
     load_tokens: f64,
     in_flight: u64,
+    /// Requests whose length is for the group and that wait for a server.
+    waiting: u64,
     servers: Vec<ServerStatus<'a>>,
 }
 
@@ -69,6 +71,7 @@ struct RequestTotals {
 pub(super) fn json(live: &Live) -> Vec<u8> {
     let in_force = live.get();
     let snapshot = live.balancer().snapshot();
+    let waiting = live.queue().waiting();
     let policy = PolicyStatus::of(&in_force.config.policy);
     let groups = in_force.config.groups.iter().zip(in_force.groups()).enumerate().map(|(number, (group, servers))| {
         let range = policy.buckets.get(number);
@@ -79,6 +82,7 @@ pub(super) fn json(live: &Live) -> Vec<u8> {
             to_tokens: range.map(|range| range.to_tokens),
             load_tokens: usage.load.tokens(),
             in_flight: usage.in_flight,
+            waiting: waiting.get(number).map_or(0, |waiting| waiting.requests),
             servers: servers.map(|server| ServerStatus::of(server, &snapshot)).collect(),
         }
     });

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::balance::{Balancer, Bucket, Buckets, Neighbours, Policy, RedirectTuning, Ties, Tried};
-use crate::config::{Config, Group, Retry, Server, Timeouts};
+use crate::config::{Config, Group, QueueLimits, Retry, Server, ServerLimits, Timeouts};
 use crate::metrics::{FinishedRequest, Metrics, Outcome, RetryReason};
 use crate::prompt::{Demand, Endpoint};
 
@@ -102,7 +102,7 @@ impl Reply {
 }
 
 fn server(name: &str, host: &str, port: u16) -> Server {
-    Server { name: name.to_owned(), host: host.to_owned(), port, authorization: None }
+    Server { name: name.to_owned(), host: host.to_owned(), port, authorization: None, limits: ServerLimits::default() }
 }
 
 /// Two groups, `short` with two servers and `long` with one.
@@ -134,6 +134,7 @@ fn config() -> Config {
             server_keepalive: Duration::from_secs(4),
         },
         retry: Retry { max_attempts: 3, base_delay: Duration::from_millis(1), max_delay: Duration::from_secs(1) },
+        queue: QueueLimits::default(),
         strip_request_headers: vec![HeaderName::from_static("x-data-parallel-rank")],
         upstream_authorization: Some(HeaderValue::from_static(COMMON_KEY)),
         pingora: ServerConf { threads: 2, grace_period_seconds: Some(7), ..ServerConf::default() },
@@ -172,7 +173,7 @@ async fn status_is_what_the_balancer_and_the_metrics_say() {
         json!([
             {
                 "name": "short", "from_tokens": 0, "to_tokens": 1_000, "load_tokens": 0.0, "in_flight": 1,
-                "servers": [
+                "waiting": 0, "servers": [
                     { "name": "a", "authority": "vllm-a:8100", "authorization_set": false,
                       "load_tokens": 0.0, "in_flight": 1, "health": "healthy", "draining": false },
                     { "name": "b", "authority": "[::1]:8101", "authorization_set": true,
@@ -181,7 +182,7 @@ async fn status_is_what_the_balancer_and_the_metrics_say() {
             },
             {
                 "name": "long", "from_tokens": 1_000, "to_tokens": 4_000, "load_tokens": 1_000.5, "in_flight": 1,
-                "servers": [
+                "waiting": 0, "servers": [
                     { "name": "c", "authority": "10.0.0.3:8102", "authorization_set": false,
                       "load_tokens": 1_000.5, "in_flight": 1, "health": "healthy", "draining": false },
                 ],
@@ -227,6 +228,7 @@ async fn status_shows_the_configuration_in_force() {
                 "client_keepalive": 75.0, "server_keepalive": 4.0,
             },
             "retry": { "max_attempts": 3, "base_delay_seconds": 0.001, "max_delay_seconds": 1.0 },
+            "queue": { "max_requests": 1_000, "max_bytes": 1_073_741_824, "max_wait_seconds": 30.0 },
             "strip_request_headers": ["x-data-parallel-rank"],
             "upstream_authorization_set": true,
             "threads": 2,

@@ -9,8 +9,9 @@ use super::pingora::PingoraDraft;
 use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
 use super::section::{Item, Parsed, Section, or_none};
+use super::settings::OwnLimits;
 use super::yaml::Node;
-use super::{Environment, Retry, Timeouts, secret, settings, value};
+use super::{Environment, QueueLimits, Retry, ServerLimits, Timeouts, secret, settings, value};
 use crate::balance::Ties;
 
 /// A configuration that is not yet checked as a whole. Filled from a file, from flags, or from both.
@@ -23,6 +24,9 @@ pub(super) struct Draft {
     pub(super) max_body_bytes: usize,
     pub(super) timeouts: Timeouts,
     pub(super) retry: Retry,
+    pub(super) queue: QueueLimits,
+    /// For servers without limits of their own.
+    pub(super) server_limits: ServerLimits,
     pub(super) strip: Vec<HeaderName>,
     pub(super) upstream_authorization: Option<HeaderValue>,
     pub(super) pingora: PingoraDraft,
@@ -50,12 +54,13 @@ pub(super) struct ServerDraft {
     pub(super) endpoint: Endpoint,
     pub(super) name: Option<String>,
     pub(super) authorization: Option<HeaderValue>,
+    pub(super) limits: OwnLimits,
 }
 
 impl ServerDraft {
     /// A server of which only the address is known.
     pub(super) fn at(endpoint: Endpoint) -> Self {
-        Self { endpoint, name: None, authorization: None }
+        Self { endpoint, name: None, authorization: None, limits: OwnLimits::default() }
     }
 }
 
@@ -71,6 +76,8 @@ impl Draft {
             max_body_bytes: settings::DEFAULT_MAX_BODY_BYTES,
             timeouts: Timeouts::default(),
             retry: Retry::default(),
+            queue: QueueLimits::default(),
+            server_limits: ServerLimits::default(),
             strip: settings::default_strip(),
             upstream_authorization: None,
             pingora: PingoraDraft::default(),
@@ -91,6 +98,7 @@ impl Draft {
             draft.max_body_bytes = section.section("limits", settings::max_body_bytes);
             draft.timeouts = section.section("timeouts", settings::timeouts);
             draft.retry = section.section("retry", settings::retry);
+            (draft.queue, draft.server_limits) = section.section("queue", settings::queue);
             draft.strip = section.section("headers", settings::strip);
             draft.upstream_authorization =
                 section.section("upstream", |section| secret::authorization(section, environment));
@@ -158,7 +166,8 @@ fn server(item: &Item<'_>, environment: Environment<'_>) -> Option<Located<Serve
         let address = section.required("address", server_address);
         let name = section.value("name", value::name).map(|name| name.value);
         let authorization = secret::authorization(section, environment);
+        let limits = OwnLimits::read(section);
         let Located { value: endpoint, spot } = address?;
-        Some(Located::new(ServerDraft { endpoint, name, authorization }, spot))
+        Some(Located::new(ServerDraft { endpoint, name, authorization, limits }, spot))
     })
 }

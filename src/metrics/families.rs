@@ -14,6 +14,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
 use super::labels::{AttemptLabels, GroupLabels, ReasonLabels, RedirectLabels, VersionLabels};
+use super::queue::QueueMetrics;
 use super::usage::{Roster, ServerName};
 use super::{AttemptResult, Metrics, RetryReason, Series, since_1970};
 
@@ -96,6 +97,7 @@ impl Metrics {
                 .map(|reason| retries.get_or_create_owned(&ReasonLabels { reason: reason.label() })),
             redirects,
             redirects_in_all: Counter::default(),
+            queue: QueueMetrics::new(&mut registry),
             request_bytes: registered(
                 &mut registry,
                 "tidegate_request_bytes",
@@ -155,7 +157,7 @@ impl Metrics {
 
 pub(super) type SecondsByGroup = Family<GroupLabels, Histogram, fn() -> Histogram>;
 
-fn seconds_by_group() -> SecondsByGroup {
+pub(super) fn seconds_by_group() -> SecondsByGroup {
     Family::new_with_constructor(|| Histogram::new(SECONDS))
 }
 
@@ -163,7 +165,7 @@ fn for_each_group(roster: &Roster, family: &SecondsByGroup) -> Vec<Histogram> {
     roster.groups.iter().map(|group| family.get_or_create_owned(&GroupLabels { group: Arc::clone(group) })).collect()
 }
 
-fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+pub(super) fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric
 }

@@ -41,7 +41,7 @@ pub(super) async fn answer(proxy: &Proxy, session: &mut Session, ctx: &mut Reque
     let header = session.req_header().clone();
     let request_id = ctx.request_id.clone();
     let in_force = Arc::clone(&ctx.in_force);
-    let live = in_force.servers().filter(|server| server.standing().admission().is_open);
+    let live = in_force.servers().filter(|server| server.standing().is_live());
     let all = join_all(live.map(|server| ask(proxy, server, &header, ctx)));
     let answers: Vec<Answer> = tokio::select! {
         biased;

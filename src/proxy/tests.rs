@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{Proxy, RequestContext};
 use crate::balance::{Policy, Ties, Usage};
-use crate::config::{Config, Group, Retry, Server, Timeouts};
+use crate::config::{Config, Group, QueueLimits, Retry, Server, ServerLimits, Timeouts};
 use crate::upstream::Live;
 
 /// The proxy with a fault: it panics when the server's answer arrives.
@@ -59,7 +59,13 @@ impl ProxyHttp for Panicking {
 }
 
 fn config(server: SocketAddr) -> Config {
-    let server = Server { name: "s0".into(), host: server.ip().to_string(), port: server.port(), authorization: None };
+    let server = Server {
+        name: "s0".into(),
+        host: server.ip().to_string(),
+        port: server.port(),
+        authorization: None,
+        limits: ServerLimits::default(),
+    };
     let second = Duration::from_secs(1);
     Config {
         listen: Vec::new(),
@@ -81,6 +87,7 @@ fn config(server: SocketAddr) -> Config {
             server_keepalive: second,
         },
         retry: Retry { max_attempts: 1, base_delay: second, max_delay: second },
+        queue: QueueLimits::default(),
         strip_request_headers: Vec::new(),
         upstream_authorization: None,
         pingora: ServerConf::default(),

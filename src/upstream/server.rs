@@ -10,7 +10,7 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use tokio::time::Instant;
 
-use crate::balance::Admission;
+use crate::balance::{Admission, Load};
 use crate::config;
 
 /// A name's addresses are looked up again after this long.
@@ -63,17 +63,10 @@ pub enum Verdict {
 }
 
 impl Standing {
-    /// What the balancer may give the server.
+    /// Whether it may be given anything.
     #[must_use]
-    pub fn admission(&self) -> Admission {
-        match self.verdict {
-            _ if self.is_draining => Admission::closed(),
-            Verdict::Out => Admission::closed(),
-            Verdict::Probation { max_in_flight } => {
-                Admission { max_in_flight: Some(max_in_flight), ..Admission::default() }
-            }
-            Verdict::Healthy => Admission::default(),
-        }
+    pub fn is_live(&self) -> bool {
+        !self.is_draining && self.verdict != Verdict::Out
     }
 }
 
@@ -120,6 +113,22 @@ impl Server {
     #[must_use]
     pub fn standing(&self) -> Standing {
         *self.standing.lock()
+    }
+
+    /// What the balancer may give it: as it stands, and within its configured limits.
+    #[must_use]
+    pub fn admission(&self) -> Admission {
+        let standing = self.standing();
+        let limits = &self.config.limits;
+        let proving = match standing.verdict {
+            Verdict::Probation { max_in_flight } => Some(max_in_flight),
+            Verdict::Healthy | Verdict::Out => None,
+        };
+        Admission {
+            is_open: standing.is_live(),
+            max_in_flight: limits.max_in_flight.into_iter().chain(proving).min(),
+            max_load: limits.max_active_tokens.map(|tokens| Load::from_millitokens(tokens.saturating_mul(1_000))),
+        }
     }
 
     /// Changes how it stands; only [`Live`](super::Live) does, which then tells the balancer.

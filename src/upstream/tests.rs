@@ -4,7 +4,7 @@ use pingora::server::configuration::ServerConf;
 
 use super::*;
 use crate::balance::{Bucket, Buckets, Placement, Policy, RedirectTuning, Ties, Tried, Unavailable};
-use crate::config::{Group, Retry, Timeouts};
+use crate::config::{Group, QueueLimits, Retry, ServerLimits, Timeouts};
 use crate::prompt::Demand;
 
 const SHORT: Demand = Demand::of_bytes(400);
@@ -15,6 +15,7 @@ fn config(groups: &[(&str, &[u16])]) -> Config {
         host: "127.0.0.1".to_owned(),
         port: *port,
         authorization: None,
+        limits: ServerLimits::default(),
     };
     let ranges = (0..groups.len() as u64).map(|number| Bucket { from: number * 1_000, to: (number + 1) * 1_000 });
     Config {
@@ -28,6 +29,7 @@ fn config(groups: &[(&str, &[u16])]) -> Config {
         max_body_bytes: 1 << 20,
         timeouts: Timeouts::default(),
         retry: Retry::default(),
+        queue: QueueLimits::default(),
         strip_request_headers: Vec::new(),
         upstream_authorization: None,
         pingora: ServerConf::default(),

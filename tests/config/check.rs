@@ -74,6 +74,7 @@ limits: max_body_size 1.0 MiB
 timeouts: connect 1s, request_header 2s, request_body_idle 3s, request_body 4s, first_byte 5s, response_idle none, \
 client_write none, total 1h, client_keepalive 6s, server_keepalive 500ms
 retry: max_attempts 5, base_delay 0s, max_delay 1s
+queue: max_requests 1000, max_size 1.0 GiB, max_wait 30s
 headers: strip none
 upstream: the configured key is sent to servers without a key of their own
 pingora: in the background, 3 threads, no work stealing, grace_period 2s, graceful_shutdown_timeout 3s, \

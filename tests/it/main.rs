@@ -28,4 +28,5 @@ mod security; // requests with an ambiguous end, bodies that look like requests
 mod selection; // which server a request goes to
 mod streaming; // a response on its way to the client, also when it breaks
 mod support;
+mod waiting; // requests that no server can take now
 mod wire; // connections: reuse, upgrades, pipelining, HTTP/1.0, h2c
