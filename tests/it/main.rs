@@ -13,6 +13,7 @@ mod addresses; // addresses of servers, the health check, the list of models
 mod body; // a request body on its way to the server
 mod broken; // servers that die before they have answered
 mod captures; // replays of what a real vLLM put on the wire
+mod chaos; // everything at once
 mod corners; // early and interim answers, bytes at odd moments
 mod counted; // what the metrics say of requests
 mod estimate; // how much a request counts
