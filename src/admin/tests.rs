@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::balance::{Bucket, Buckets, Neighbours, Policy, RedirectTuning, Ties, Topology, Tried};
-use crate::config::{Group, Retry, Server, Timeouts};
+use crate::config::{Group, Retry, Server, Shutdown, Timeouts};
 use crate::metrics::{FinishedRequest, Outcome, RetryReason};
 use crate::prompt::{Demand, Endpoint};
 
@@ -41,7 +41,7 @@ impl Running {
         let topology = Topology::from_sizes(sizes).unwrap();
         let balancer = Arc::new(Balancer::new(topology, config.policy.clone(), config.ties).unwrap());
         let metrics = Arc::new(Metrics::new(&config.groups));
-        let admin = Admin::new(config, Arc::clone(&balancer), Arc::clone(&metrics));
+        let admin = Admin::new(config, Arc::clone(&balancer), Arc::clone(&metrics), Arc::default());
 
         // The socket is bound here and handed over as in a restart, so that nobody else can take the port.
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -138,7 +138,8 @@ fn config() -> Config {
         retry: Retry { max_attempts: 3, base_delay: Duration::from_millis(1), max_delay: Duration::from_secs(1) },
         strip_request_headers: vec![HeaderName::from_static("x-data-parallel-rank")],
         upstream_authorization: Some(HeaderValue::from_static(COMMON_KEY)),
-        pingora: ServerConf { threads: 2, grace_period_seconds: Some(7), ..ServerConf::default() },
+        shutdown: Shutdown { delay: Duration::from_secs(5), grace: Duration::from_secs(7) },
+        pingora: ServerConf { threads: 2, ..ServerConf::default() },
     }
 }
 
@@ -232,8 +233,7 @@ async fn status_shows_the_configuration_in_force() {
             "strip_request_headers": ["x-data-parallel-rank"],
             "upstream_authorization_set": true,
             "threads": 2,
-            "grace_period_seconds": 7,
-            "graceful_shutdown_timeout_seconds": null,
+            "shutdown": { "delay_seconds": 5.0, "grace_seconds": 7.0 },
         })
     );
     running.stop().await;

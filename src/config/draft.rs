@@ -10,7 +10,7 @@ use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
 use super::section::{Item, Parsed, Section, or_none};
 use super::yaml::Node;
-use super::{Environment, Retry, Timeouts, secret, settings, value};
+use super::{Environment, Retry, Shutdown, Timeouts, secret, settings, value};
 use crate::balance::Ties;
 
 /// A configuration that is not yet checked as a whole. Filled from a file, from flags, or from both.
@@ -25,6 +25,7 @@ pub(super) struct Draft {
     pub(super) retry: Retry,
     pub(super) strip: Vec<HeaderName>,
     pub(super) upstream_authorization: Option<HeaderValue>,
+    pub(super) shutdown: Shutdown,
     pub(super) pingora: PingoraDraft,
 }
 
@@ -73,6 +74,7 @@ impl Draft {
             retry: Retry::default(),
             strip: settings::default_strip(),
             upstream_authorization: None,
+            shutdown: Shutdown::default(),
             pingora: PingoraDraft::default(),
         }
     }
@@ -94,6 +96,7 @@ impl Draft {
             draft.strip = section.section("headers", settings::strip);
             draft.upstream_authorization =
                 section.section("upstream", |section| secret::authorization(section, environment));
+            draft.shutdown = section.section("shutdown", Shutdown::read);
             draft.pingora = section.section("pingora", PingoraDraft::read);
             draft
         })

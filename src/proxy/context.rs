@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use super::downstream::Slot;
 use super::reject::Reject;
 use crate::balance::{Lease, Tried};
+use crate::drain::Running;
 use crate::metrics::{AttemptResult, Outcome, RetryReason};
 use crate::prompt::{Demand, Endpoint};
 
@@ -13,6 +14,9 @@ use crate::prompt::{Demand, Endpoint};
 pub struct RequestContext {
     /// When the request header was read. Set once.
     pub(super) started: Instant,
+    /// Counts this request while it runs, so that the process waits for it before it ends.
+    #[expect(dead_code, reason = "it is held for its drop")]
+    pub(super) running: Option<Running>,
     /// Set by `admit`; sent to the server and back to the client.
     pub(super) request_id: Option<HeaderValue>,
     /// Set by `admit`.
@@ -58,6 +62,7 @@ impl RequestContext {
     pub(super) fn new() -> Self {
         Self {
             started: Instant::now(),
+            running: None,
             request_id: None,
             endpoint: Endpoint::Other,
             request_bytes: 0,

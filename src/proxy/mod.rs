@@ -47,6 +47,7 @@ pub use reject::ERROR_HEADER;
 
 use crate::balance::Balancer;
 use crate::config::Config;
+use crate::drain::Drain;
 use crate::metrics::Metrics;
 use server::Server;
 
@@ -57,6 +58,7 @@ pub struct Proxy {
     /// In configured order: the balancer's server numbers are positions here.
     servers: Vec<Server>,
     metrics: Arc<Metrics>,
+    drain: Arc<Drain>,
     /// Connections for requests that Tidegate makes itself.
     connector: models::Connector,
 }
@@ -72,11 +74,11 @@ impl Proxy {
     ///
     /// # Errors
     /// When a server's host is no legal header value.
-    pub fn new(config: Arc<Config>, balancer: Arc<Balancer>, metrics: Arc<Metrics>) -> Result<Self> {
+    pub fn new(config: Arc<Config>, balancer: Arc<Balancer>, metrics: Arc<Metrics>, drain: Arc<Drain>) -> Result<Self> {
         let servers = config.groups.iter().flat_map(|group| &group.servers).cloned().map(Server::new);
         let servers = servers.collect::<Result<Vec<_>>>()?;
         debug_assert_eq!(servers.len(), balancer.topology().servers());
-        Ok(Self { config, balancer, servers, metrics, connector: models::Connector::new(None) })
+        Ok(Self { config, balancer, servers, metrics, drain, connector: models::Connector::new(None) })
     }
 }
 
@@ -86,7 +88,7 @@ impl ProxyHttp for Proxy {
 
     fn new_ctx(&self) -> RequestContext {
         connection::header_has_come();
-        RequestContext::new()
+        RequestContext { running: Some(self.drain.request()), ..RequestContext::new() }
     }
 
     /// None: nothing is compressed or otherwise changed on its way.

@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{Proxy, RequestContext};
 use crate::balance::{Balancer, Policy, Ties, Topology, Usage};
-use crate::config::{Config, Group, Retry, Server, Timeouts};
+use crate::config::{Config, Group, Retry, Server, Shutdown, Timeouts};
 use crate::metrics::Metrics;
 
 /// The proxy with a fault: it panics when the server's answer arrives.
@@ -83,6 +83,7 @@ fn config(server: SocketAddr) -> Config {
         retry: Retry { max_attempts: 1, base_delay: second, max_delay: second },
         strip_request_headers: Vec::new(),
         upstream_authorization: None,
+        shutdown: Shutdown::default(),
         pingora: ServerConf::default(),
     }
 }
@@ -94,7 +95,7 @@ async fn a_panic_in_a_filter_ends_one_request_and_gives_its_load_back() {
     let topology = Topology::split_evenly(1, 1).unwrap();
     let balancer = Arc::new(Balancer::new(topology, Policy::ReferencePlain, Ties::First).unwrap());
     let metrics = Arc::new(Metrics::new(&config.groups));
-    let proxy = Proxy::new(Arc::clone(&config), Arc::clone(&balancer), metrics).unwrap();
+    let proxy = Proxy::new(Arc::clone(&config), Arc::clone(&balancer), metrics, Arc::default()).unwrap();
     let proxy = Arc::new(http_proxy(&Arc::new(ServerConf::default()), Panicking(proxy)));
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

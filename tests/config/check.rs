@@ -52,7 +52,8 @@ timeouts:
 retry: {max_attempts: 5, base_delay: 0s, max_delay: 1s}
 headers: {strip: []}
 upstream: {api_key: sk-upstream}
-pingora: {threads: 3, work_stealing: false, grace_period: 2s, graceful_shutdown_timeout: 3s, upgrade_sock: /run/t, daemon: true}
+shutdown: {delay: 5s, grace: 2m}
+pingora: {threads: 3, work_stealing: false, upgrade_sock: /run/t, daemon: true}
 ";
 
 #[test]
@@ -76,8 +77,8 @@ client_write none, total 1h, client_keepalive 6s, server_keepalive 500ms
 retry: max_attempts 5, base_delay 0s, max_delay 1s
 headers: strip none
 upstream: the configured key is sent to servers without a key of their own
-pingora: in the background, 3 threads, no work stealing, grace_period 2s, graceful_shutdown_timeout 3s, \
-upgrade_sock /run/t
+shutdown: delay 5s, grace 2m
+pingora: in the background, 3 threads, no work stealing, upgrade_sock /run/t
 ";
     assert_eq!((checked.code, checked.stdout.as_str(), checked.stderr.as_str()), (Some(0), expected, ""));
 }
