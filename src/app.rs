@@ -95,14 +95,20 @@ pub fn build(mut config: Config, upgrade: bool) -> Result<Program, StartError> {
         clients.add_tcp(&address.to_string());
         log::info!("listening on {address}");
     }
-    server.add_service(Closable::new(clients, drain.clients_closed(), &sockets));
+    let mut listeners = vec![server.add_service(Closable::new(clients, drain.clients_closed(), &sockets))];
     if let Some(address) = config.admin {
         let mut service = admin::service(address, Admin::new(&config, balancer, metrics, Arc::clone(&drain)));
         service.threads = Some(1);
-        server.add_service(Closable::new(service, drain.admin_closed(), &sockets));
+        listeners.push(server.add_service(Closable::new(service, drain.admin_closed(), &sockets)));
         log::info!("admin listener on {address}");
     }
-    server.bootstrap();
+    if server.configuration.daemon {
+        // The process that waits for the daemon is told after the fork only, and only by this service.
+        let bootstrap = server.bootstrap_as_a_service();
+        listeners.iter().for_each(|listener| listener.add_dependency(&bootstrap));
+    } else {
+        server.bootstrap();
+    }
     Ok(Program { server, signals })
 }
 

@@ -21,6 +21,12 @@ fn main() -> ExitCode {
             (None, _) => EXIT_USAGE.into(),
             (Some(config), Start::Fresh) => run(|| app::build(config, false)),
             (Some(config), Start::Upgrade) => run(|| app::build(config, true)),
+            (Some(config), Start::Replace { .. }) if config.pingora.daemon => {
+                let text =
+                    "error: --replace cannot wait for a daemon; leave out pingora.daemon, or use --upgrade and SIGQUIT";
+                writeln!(io::stderr(), "{text}").ok();
+                EXIT_USAGE.into()
+            }
             (Some(_), Start::Replace { pid }) => replace::run(pid, env::args_os()),
         },
         Ok(Command::Demo(demo)) => run(|| app::build_demo(&demo)),

@@ -174,11 +174,11 @@ async fn a_process_is_replaced_by_one_command_which_tells_systemd_of_the_success
     let length = systemd.recv(&mut message).unwrap();
     let message = String::from_utf8_lossy(&message[..length]);
     let pid = message.strip_prefix("MAINPID=").and_then(|rest| rest.strip_suffix("\nREADY=1")).unwrap();
-    let successor = Pid::from_raw(pid.parse().unwrap());
+    let successor = EndsWithTheTest(pid.parse().unwrap());
 
     assert!(old.ended().await.success());
     assert_eq!(old.exchange(&post("/v1/completions", b"{}")).await.status(), 200, "the successor serves");
-    kill(successor, Signal::SIGTERM).unwrap();
+    kill(Pid::from_raw(successor.0), Signal::SIGTERM).unwrap();
     until("the successor ends", async || {
         std::fs::read_to_string(old.file("replace")).unwrap().contains("stopped: all requests were finished")
     })
@@ -195,6 +195,9 @@ async fn a_successor_that_cannot_start_changes_nothing() {
     // Refused before anything is started.
     std::fs::write(tidegate.file("tidegate.yaml"), "groups: []").unwrap();
     assert_eq!(replace(&tidegate, "refused", &notify).await, Some(64));
+    let daemon = good.replace("upgrade_sock: upgrade.sock", "upgrade_sock: upgrade.sock, daemon: true");
+    std::fs::write(tidegate.file("tidegate.yaml"), daemon).unwrap();
+    assert_eq!(replace(&tidegate, "daemon", &notify).await, Some(64));
 
     // The successor waits where nobody comes to.
     std::fs::write(tidegate.file("tidegate.yaml"), good.replace("upgrade.sock", "elsewhere.sock")).unwrap();
@@ -204,6 +207,48 @@ async fn a_successor_that_cannot_start_changes_nothing() {
 
     tidegate.logs("going on serving: no successor waits at upgrade.sock").await;
     assert_eq!(tidegate.exchange(&post("/v1/completions", b"{}")).await.status(), 200);
+}
+
+/// A process that nobody waits for.
+struct EndsWithTheTest(i32);
+
+impl Drop for EndsWithTheTest {
+    fn drop(&mut self) {
+        // Most often it has ended already.
+        kill(Pid::from_raw(self.0), Signal::SIGKILL).ok();
+    }
+}
+
+#[tokio::test]
+async fn the_command_that_starts_a_daemon_returns_when_that_serves() {
+    let server = Backend::start(echo()).await;
+    let mut program = Tidegate::start(&setup(&server)).await;
+    let text = std::fs::read_to_string(program.file("tidegate.yaml")).unwrap();
+    // A daemon runs in the root directory, so its paths are whole.
+    let [pid_file, log_file] = [program.file("pid"), program.file("daemon-log")];
+    let daemon = format!(
+        "daemon: true, daemon_wait_for_ready: true, daemon_ready_timeout: 20s, pid_file: {}, error_log: {}",
+        pid_file.display(),
+        log_file.display()
+    );
+    std::fs::write(program.file("tidegate.yaml"), text.replace("upgrade_sock: upgrade.sock", &daemon)).unwrap();
+    assert!(program.terminate().await.success());
+
+    let mut command = program.another("command");
+    let mut command = command.spawn().unwrap();
+    let mut status = None;
+    until("the command returns", async || {
+        status = command.try_wait().unwrap();
+        status.is_some()
+    })
+    .await;
+    let log = || std::fs::read_to_string(&log_file).unwrap_or_default();
+    assert!(status.is_some_and(|status| status.success()), "{status:?} {}", log());
+    let daemon = EndsWithTheTest(std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap());
+    until("the daemon serves", async || log().contains("serving")).await;
+    assert_eq!(program.exchange(&post("/v1/completions", b"{}")).await.status(), 200);
+    kill(Pid::from_raw(daemon.0), Signal::SIGTERM).unwrap();
+    until("the daemon ends", async || log().contains("stopped: all requests were finished")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
