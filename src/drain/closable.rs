@@ -6,12 +6,23 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use pingora::server::{ListenFds, RuntimeOpts, ShutdownWatch};
 use pingora::services::Service;
+use tokio::sync::watch;
 
-/// The listening sockets of this process by their addresses; empty before the first service has started.
+/// The listening sockets of this process by their addresses; none before the first service has started.
 ///
 /// Pingora keeps one table for the process and shows it to services only.
-#[derive(Clone, Default)]
-pub struct Sockets(Arc<Mutex<Option<ListenFds>>>);
+#[derive(Clone)]
+pub struct Sockets {
+    table: Arc<Mutex<Option<ListenFds>>>,
+    /// Whether services may listen.
+    may_open: watch::Sender<bool>,
+}
+
+impl Default for Sockets {
+    fn default() -> Self {
+        Self { table: Arc::default(), may_open: watch::Sender::new(false) }
+    }
+}
 
 impl std::fmt::Debug for Sockets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -21,7 +32,12 @@ impl std::fmt::Debug for Sockets {
 
 impl Sockets {
     pub(super) fn table(&self) -> Option<ListenFds> {
-        self.0.lock().clone()
+        self.table.lock().clone()
+    }
+
+    /// Lets services listen: signals are heard from now on. A process that can be reached can be told to stop.
+    pub(super) fn open(&self) {
+        self.may_open.send_replace(true);
     }
 
     /// Whether there is a socket for each of the addresses.
@@ -33,7 +49,7 @@ impl Sockets {
     }
 }
 
-/// A service that stops accepting when a watch of its own turns true.
+/// A service that listens once signals are heard, and stops accepting when a watch of its own turns true.
 pub struct Closable<S> {
     service: S,
     closed: ShutdownWatch,
@@ -57,7 +73,9 @@ impl<S> Closable<S> {
 #[async_trait]
 impl<S: Service> Service for Closable<S> {
     async fn start_service(&mut self, fds: Option<ListenFds>, _pingoras: ShutdownWatch, listeners_per_fd: usize) {
-        (*self.sockets.0.lock()).clone_from(&fds);
+        (*self.sockets.table.lock()).clone_from(&fds);
+        // An error means that the sender is gone, and it is here.
+        self.sockets.may_open.subscribe().wait_for(|may_open| *may_open).await.ok();
         self.service.start_service(fds, self.closed.clone(), listeners_per_fd).await;
     }
 

@@ -82,7 +82,10 @@ impl ShutdownSignalWatch for Signals {
     /// Returns when the process is to end. Always a fast shutdown: the gentle part is over by then.
     async fn recv(&self) -> ShutdownSignal {
         match Incoming::new() {
-            Ok(incoming) => self.until_the_end(incoming).await,
+            Ok(incoming) => {
+                self.sockets.open();
+                self.until_the_end(incoming).await;
+            }
             Err(error) => log::error!("signals cannot be received, stopping: {error}"),
         }
         ShutdownSignal::FastShutdown
