@@ -15,8 +15,9 @@
 //! # Who may know whom
 //!
 //! ```text
-//! main -> app -> proxy  -> prompt, balance, metrics
-//!                admin  -> balance, metrics
+//! main -> app -> proxy  -> prompt, balance, metrics, drain
+//!                admin  -> balance, metrics, drain
+//!                drain  -> config           (how long an end may take)
 //!         config -> balance, prompt         (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
 //!         prompt: std and small crates only; no Pingora, no I/O, no clock
@@ -40,6 +41,7 @@
 //! | which servers there are, and how they stand | `src/upstream/` |
 //! | a metric | `src/metrics/` |
 //! | the admin listener | `src/admin/` |
+//! | how the process ends, signals, upgrades | `src/drain/` |
 
 pub mod admin;
 pub mod app;
@@ -47,9 +49,11 @@ pub mod balance;
 pub mod cli;
 pub mod config;
 pub mod demo;
+pub mod drain;
 pub mod healthcheck;
 pub mod metrics;
 pub mod prompt;
 pub mod proxy;
 pub mod queue;
+pub mod replace;
 pub mod upstream;

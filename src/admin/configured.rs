@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::balance::{Bucket, Neighbours, Policy, RedirectTuning, Ties};
-use crate::config::{Config, QueueLimits, Retry, Timeouts};
+use crate::config::{Config, QueueLimits, Retry, Shutdown, Timeouts};
 
 #[derive(Debug, Serialize)]
 pub(super) struct PolicyStatus {
@@ -43,8 +43,7 @@ pub(super) struct ConfigStatus {
     /// Whether there is a key for all servers.
     upstream_authorization_set: bool,
     threads: usize,
-    grace_period_seconds: Option<u64>,
-    graceful_shutdown_timeout_seconds: Option<u64>,
+    shutdown: ShutdownStatus,
 }
 
 /// In seconds; null is no limit.
@@ -75,6 +74,12 @@ pub(super) struct RetryStatus {
     max_attempts: usize,
     base_delay_seconds: f64,
     max_delay_seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ShutdownStatus {
+    delay_seconds: f64,
+    grace_seconds: f64,
 }
 
 /// The name of a rule for ties, as in the configuration.
@@ -125,6 +130,7 @@ impl ConfigStatus {
             queue,
             strip_request_headers,
             upstream_authorization,
+            shutdown,
             pingora,
         } = config;
         Self {
@@ -137,8 +143,7 @@ impl ConfigStatus {
             strip_request_headers: strip_request_headers.iter().map(ToString::to_string).collect(),
             upstream_authorization_set: upstream_authorization.is_some(),
             threads: pingora.threads,
-            grace_period_seconds: pingora.grace_period_seconds,
-            graceful_shutdown_timeout_seconds: pingora.graceful_shutdown_timeout_seconds,
+            shutdown: ShutdownStatus::of(shutdown),
         }
     }
 }
@@ -192,5 +197,12 @@ impl RetryStatus {
             base_delay_seconds: base_delay.as_secs_f64(),
             max_delay_seconds: max_delay.as_secs_f64(),
         }
+    }
+}
+
+impl ShutdownStatus {
+    fn of(shutdown: &Shutdown) -> Self {
+        let Shutdown { delay, grace } = shutdown;
+        Self { delay_seconds: delay.as_secs_f64(), grace_seconds: grace.as_secs_f64() }
     }
 }

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::balance::{Balancer, Bucket, Buckets, Neighbours, Policy, RedirectTuning, Ties, Tried};
-use crate::config::{Config, Group, QueueLimits, Retry, Server, ServerLimits, Timeouts};
+use crate::config::{Config, Group, QueueLimits, Retry, Server, ServerLimits, Shutdown, Timeouts};
 use crate::metrics::{FinishedRequest, Metrics, Outcome, RetryReason};
 use crate::prompt::{Demand, Endpoint};
 
@@ -39,7 +39,7 @@ impl Running {
     fn start(config: Config) -> Self {
         let live = Arc::new(Live::new(config).unwrap());
         let (balancer, metrics) = (Arc::clone(live.balancer()), Arc::clone(live.metrics()));
-        let admin = Admin::new(live);
+        let admin = Admin::new(live, Arc::default());
 
         // The socket is bound here and handed over as in a restart, so that nobody else can take the port.
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -137,7 +137,8 @@ fn config() -> Config {
         queue: QueueLimits::default(),
         strip_request_headers: vec![HeaderName::from_static("x-data-parallel-rank")],
         upstream_authorization: Some(HeaderValue::from_static(COMMON_KEY)),
-        pingora: ServerConf { threads: 2, grace_period_seconds: Some(7), ..ServerConf::default() },
+        shutdown: Shutdown { delay: Duration::from_secs(5), grace: Duration::from_secs(7) },
+        pingora: ServerConf { threads: 2, ..ServerConf::default() },
     }
 }
 
@@ -232,8 +233,7 @@ async fn status_shows_the_configuration_in_force() {
             "strip_request_headers": ["x-data-parallel-rank"],
             "upstream_authorization_set": true,
             "threads": 2,
-            "grace_period_seconds": 7,
-            "graceful_shutdown_timeout_seconds": null,
+            "shutdown": { "delay_seconds": 5.0, "grace_seconds": 7.0 },
         })
     );
     running.stop().await;

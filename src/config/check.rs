@@ -33,6 +33,7 @@ impl Draft {
             queue: self.queue,
             strip_request_headers: self.strip,
             upstream_authorization: self.upstream_authorization,
+            shutdown: self.shutdown,
             pingora,
         };
         problems.none().then_some(config)

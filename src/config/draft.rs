@@ -11,7 +11,7 @@ use super::problem::{Located, Problems, Spot};
 use super::section::{Item, Parsed, Section, or_none};
 use super::settings::OwnLimits;
 use super::yaml::Node;
-use super::{Environment, QueueLimits, Retry, ServerLimits, Timeouts, secret, settings, value};
+use super::{Environment, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts, secret, settings, value};
 use crate::balance::Ties;
 
 /// A configuration that is not yet checked as a whole. Filled from a file, from flags, or from both.
@@ -29,6 +29,7 @@ pub(super) struct Draft {
     pub(super) server_limits: ServerLimits,
     pub(super) strip: Vec<HeaderName>,
     pub(super) upstream_authorization: Option<HeaderValue>,
+    pub(super) shutdown: Shutdown,
     pub(super) pingora: PingoraDraft,
 }
 
@@ -80,6 +81,7 @@ impl Draft {
             server_limits: ServerLimits::default(),
             strip: settings::default_strip(),
             upstream_authorization: None,
+            shutdown: Shutdown::default(),
             pingora: PingoraDraft::default(),
         }
     }
@@ -102,6 +104,7 @@ impl Draft {
             draft.strip = section.section("headers", settings::strip);
             draft.upstream_authorization =
                 section.section("upstream", |section| secret::authorization(section, environment));
+            draft.shutdown = section.section("shutdown", Shutdown::read);
             draft.pingora = section.section("pingora", PingoraDraft::read);
             draft
         })

@@ -21,6 +21,7 @@ mod problem;
 mod secret;
 mod section;
 mod settings;
+mod shutdown;
 mod summary;
 pub(crate) mod value;
 mod yaml;
@@ -37,6 +38,7 @@ pub use file::{known_keys, load};
 pub use flags::{DEFAULT_GROUP_THRESHOLD, DEFAULT_MAX_REQUEST_TOKENS, Flags};
 pub use problem::{Problem, Refusal};
 pub use settings::DEFAULT_MAX_BODY_BYTES;
+pub use shutdown::Shutdown;
 pub use summary::Summary;
 
 /// Looks up an environment variable; `None` when it is not set.
@@ -76,6 +78,8 @@ pub struct Config {
     pub strip_request_headers: Vec<HeaderName>,
     /// Replaces the client's `Authorization` towards every server that has no key of its own.
     pub upstream_authorization: Option<HeaderValue>,
+    /// How the process ends.
+    pub shutdown: Shutdown,
     /// Pingora's own settings.
     pub pingora: ServerConf,
 }

@@ -30,6 +30,8 @@ impl Display for Summary<'_> {
         writeln!(out, "headers: strip {}", list(&config.strip_request_headers))?;
         let key = if config.upstream_authorization.is_some() { "the configured key" } else { "the client's key" };
         writeln!(out, "upstream: {key} is sent to servers without a key of their own")?;
+        let [delay, grace] = [config.shutdown.delay, config.shutdown.grace].map(humantime::format_duration);
+        writeln!(out, "shutdown: delay {delay}, grace {grace}")?;
         pingora(out, config)
     }
 }
@@ -125,14 +127,8 @@ fn or_none(limit: Option<Duration>) -> String {
 
 fn pingora(out: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
     let conf = &config.pingora;
-    let seconds = |seconds: Option<u64>| or_none(seconds.map(Duration::from_secs));
-    let (grace, timeout) = (seconds(conf.grace_period_seconds), seconds(conf.graceful_shutdown_timeout_seconds));
     let stealing = if conf.work_stealing { "work stealing" } else { "no work stealing" };
     let daemon = if conf.daemon { "in the background" } else { "in the foreground" };
     let (threads, socket) = (conf.threads, &conf.upgrade_sock);
-    writeln!(
-        out,
-        "pingora: {daemon}, {threads} threads, {stealing}, grace_period {grace}, graceful_shutdown_timeout {timeout}, \
-         upgrade_sock {socket}"
-    )
+    writeln!(out, "pingora: {daemon}, {threads} threads, {stealing}, upgrade_sock {socket}")
 }

@@ -44,6 +44,7 @@ pub use connection::ClientConnections;
 pub use context::RequestContext;
 pub use reject::ERROR_HEADER;
 
+use crate::drain::Drain;
 use crate::metrics::Metrics;
 use crate::upstream::Live;
 
@@ -51,6 +52,7 @@ use crate::upstream::Live;
 pub struct Proxy {
     live: Arc<Live>,
     metrics: Arc<Metrics>,
+    drain: Arc<Drain>,
     /// Connections for requests that Tidegate makes itself.
     connector: models::Connector,
 }
@@ -64,9 +66,9 @@ impl std::fmt::Debug for Proxy {
 impl Proxy {
     /// A proxy for the servers that are in force.
     #[must_use]
-    pub fn new(live: Arc<Live>) -> Self {
+    pub fn new(live: Arc<Live>, drain: Arc<Drain>) -> Self {
         let metrics = Arc::clone(live.metrics());
-        Self { live, metrics, connector: models::Connector::new(None) }
+        Self { live, metrics, drain, connector: models::Connector::new(None) }
     }
 }
 
@@ -76,7 +78,7 @@ impl ProxyHttp for Proxy {
 
     fn new_ctx(&self) -> RequestContext {
         connection::header_has_come();
-        RequestContext::new(self.live.get())
+        RequestContext { running: Some(self.drain.request()), ..RequestContext::new(self.live.get()) }
     }
 
     /// None: nothing is compressed or otherwise changed on its way.

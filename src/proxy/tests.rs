@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{Proxy, RequestContext};
 use crate::balance::{Policy, Ties, Usage};
-use crate::config::{Config, Group, QueueLimits, Retry, Server, ServerLimits, Timeouts};
+use crate::config::{Config, Group, QueueLimits, Retry, Server, ServerLimits, Shutdown, Timeouts};
 use crate::upstream::Live;
 
 /// The proxy with a fault: it panics when the server's answer arrives.
@@ -90,6 +90,7 @@ fn config(server: SocketAddr) -> Config {
         queue: QueueLimits::default(),
         strip_request_headers: Vec::new(),
         upstream_authorization: None,
+        shutdown: Shutdown::default(),
         pingora: ServerConf::default(),
     }
 }
@@ -99,7 +100,7 @@ async fn a_panic_in_a_filter_ends_one_request_and_gives_its_load_back() {
     let backend = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let live = Arc::new(Live::new(config(backend.local_addr().unwrap())).unwrap());
     let balancer = Arc::clone(live.balancer());
-    let proxy = Proxy::new(live);
+    let proxy = Proxy::new(live, Arc::default());
     let proxy = Arc::new(http_proxy(&Arc::new(ServerConf::default()), Panicking(proxy)));
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

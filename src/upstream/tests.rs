@@ -4,7 +4,7 @@ use pingora::server::configuration::ServerConf;
 
 use super::*;
 use crate::balance::{Bucket, Buckets, Placement, Policy, RedirectTuning, Ties, Tried, Unavailable};
-use crate::config::{Group, QueueLimits, Retry, ServerLimits, Timeouts};
+use crate::config::{Group, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts};
 use crate::prompt::Demand;
 
 const SHORT: Demand = Demand::of_bytes(400);
@@ -32,6 +32,7 @@ fn config(groups: &[(&str, &[u16])]) -> Config {
         queue: QueueLimits::default(),
         strip_request_headers: Vec::new(),
         upstream_authorization: None,
+        shutdown: Shutdown::default(),
         pingora: ServerConf::default(),
     }
 }

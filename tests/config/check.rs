@@ -52,7 +52,8 @@ timeouts:
 retry: {max_attempts: 5, base_delay: 0s, max_delay: 1s}
 headers: {strip: []}
 upstream: {api_key: sk-upstream}
-pingora: {threads: 3, work_stealing: false, grace_period: 2s, graceful_shutdown_timeout: 3s, upgrade_sock: /run/t, daemon: true}
+shutdown: {delay: 5s, grace: 2m}
+pingora: {threads: 3, work_stealing: false, upgrade_sock: /run/t, daemon: true}
 ";
 
 #[test]
@@ -77,8 +78,8 @@ retry: max_attempts 5, base_delay 0s, max_delay 1s
 queue: max_requests 1000, max_size 1.0 GiB, max_wait 30s
 headers: strip none
 upstream: the configured key is sent to servers without a key of their own
-pingora: in the background, 3 threads, no work stealing, grace_period 2s, graceful_shutdown_timeout 3s, \
-upgrade_sock /run/t
+shutdown: delay 5s, grace 2m
+pingora: in the background, 3 threads, no work stealing, upgrade_sock /run/t
 ";
     assert_eq!((checked.code, checked.stdout.as_str(), checked.stderr.as_str()), (Some(0), expected, ""));
 }

@@ -22,12 +22,13 @@ mod headers; // header fields in both directions, and the framing of responses
 mod layering; // which part of the source may know which
 mod limits; // time limits and slow clients
 mod memory; // memory in use
-mod process; // signals
 mod release; // how a request ends, and that its load ends with it
 mod retry; // what is tried again, where, and how often
 mod security; // requests with an ambiguous end, bodies that look like requests
 mod selection; // which server a request goes to
+mod shutdown; // the end of the process, on signals
 mod streaming; // a response on its way to the client, also when it breaks
 mod support;
+mod upgrade; // a successor takes the sockets over
 mod waiting; // requests that no server can take now
 mod wire; // connections: reuse, upgrades, pipelining, HTTP/1.0, h2c
