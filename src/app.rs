@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pingora::proxy::http_proxy;
 use pingora::server::configuration::Opt;
+use pingora::services::background::background_service;
 use pingora::services::listening::Service;
 
 pub use pingora::server::Server;
@@ -16,6 +17,7 @@ use crate::config::{self, Config, Flags, Refusal};
 use crate::demo::{self, DemoSettings};
 use crate::metrics::Metrics;
 use crate::proxy::{ClientConnections, Proxy};
+use crate::tls::{self, Watch};
 
 /// Why Tidegate does not start.
 #[derive(Debug, thiserror::Error)]
@@ -48,23 +50,35 @@ pub enum StartError {
 /// # Errors
 /// When the configuration cannot be run on this machine.
 pub fn build(mut config: Config, upgrade: bool) -> Result<Server, StartError> {
-    let pingora_conf = std::mem::take(&mut config.pingora);
+    let mut pingora_conf = std::mem::take(&mut config.pingora);
+    pingora_conf.ca_file = tls::authorities_file(config.uses_system_authorities());
     let config = Arc::new(config);
     let topology = Topology::from_sizes(config.groups.iter().map(|group| group.servers.len()))?;
     let balancer = Arc::new(Balancer::new(topology, config.policy.clone(), config.ties)?);
     let metrics = Arc::new(Metrics::new(&config.groups));
     if !upgrade {
-        check_addresses(config.listen.iter().chain(&config.admin))?;
+        let tls_listen = config.tls.iter().flat_map(|tls| &tls.listen);
+        check_addresses(config.listen.iter().chain(tls_listen).chain(&config.admin))?;
     }
 
     let opt = Opt { upgrade, ..Opt::default() };
     let mut server = Server::new_with_opt_and_conf(opt, pingora_conf);
     let proxy = Proxy::new(Arc::clone(&config), Arc::clone(&balancer), Arc::clone(&metrics))?;
     let proxy = http_proxy(&server.configuration, proxy);
-    let mut clients = Service::new("clients".to_owned(), ClientConnections::new(proxy, &config.timeouts));
+    let mut connections = ClientConnections::new(proxy, &config.timeouts);
+    if let Some(tls) = &config.tls {
+        connections = connections.with_tls(tls, &config.listen);
+    }
+    let mut clients = Service::new("clients".to_owned(), connections);
     for address in &config.listen {
         clients.add_tcp(&address.to_string());
         log::info!("listening on {address}");
+    }
+    if let Some(tls) = &config.tls {
+        for address in &tls.listen {
+            clients.add_tcp(&address.to_string());
+            log::info!("listening on {address} with TLS");
+        }
     }
     server.add_service(clients);
     if let Some(address) = config.admin {
@@ -72,6 +86,11 @@ pub fn build(mut config: Config, upgrade: bool) -> Result<Server, StartError> {
         service.threads = Some(1);
         server.add_service(service);
         log::info!("admin listener on {address}");
+    }
+    if !config.tls_files().is_empty() {
+        let mut service = background_service("tls files", Watch::new(move || config.tls_files()));
+        service.threads = Some(1);
+        server.add_service(service);
     }
     server.bootstrap();
     Ok(server)

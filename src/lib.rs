@@ -15,10 +15,11 @@
 //! # Who may know whom
 //!
 //! ```text
-//! main -> app -> proxy  -> prompt, balance, metrics
+//! main -> app -> proxy  -> prompt, balance, metrics, tls
 //!                admin  -> balance, metrics
-//!         config -> balance, prompt         (only to build their types)
+//!         config -> balance, prompt, tls    (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
+//!         tls: Pingora, rustls and files; nothing above it
 //!         prompt: std and small crates only; no Pingora, no I/O, no clock
 //! ```
 //!
@@ -37,6 +38,7 @@
 //! | a time limit towards a server | `src/proxy/silence.rs` |
 //! | a configuration key | `src/config/` |
 //! | a metric | `src/metrics/` |
+//! | TLS, certificates | `src/tls/` |
 //! | the admin listener | `src/admin/` |
 
 pub mod admin;
@@ -49,3 +51,4 @@ pub mod healthcheck;
 pub mod metrics;
 pub mod prompt;
 pub mod proxy;
+pub mod tls;

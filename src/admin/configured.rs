@@ -2,12 +2,14 @@
 //!
 //! Keys stay out: only whether there is one is said.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::balance::{Bucket, Neighbours, Policy, RedirectTuning, Ties};
-use crate::config::{Config, Group, Retry, Server, Timeouts};
+use crate::config::{Config, Group, Retry, Server, Timeouts, TlsListen};
+use crate::tls::Listener;
 
 /// The part of the status that does not change while Tidegate runs.
 #[derive(Debug)]
@@ -28,6 +30,7 @@ pub(super) struct ConfiguredGroup {
 pub(super) struct ConfiguredServer {
     pub(super) name: String,
     pub(super) authority: String,
+    pub(super) tls: bool,
     pub(super) authorization_set: bool,
 }
 
@@ -56,6 +59,7 @@ pub(super) struct BucketStatus {
 #[derive(Debug, Serialize)]
 pub(super) struct ConfigStatus {
     listen: Vec<String>,
+    tls: Option<TlsStatus>,
     admin: Option<String>,
     max_body_bytes: usize,
     timeouts_seconds: TimeoutsStatus,
@@ -66,6 +70,21 @@ pub(super) struct ConfigStatus {
     threads: usize,
     grace_period_seconds: Option<u64>,
     graceful_shutdown_timeout_seconds: Option<u64>,
+}
+
+/// The TLS listener.
+#[derive(Debug, Serialize)]
+pub(super) struct TlsStatus {
+    listen: Vec<String>,
+    certificate: String,
+    min_version: String,
+    /// Of the certificate that is in force when the status is asked for.
+    #[serde(rename = "valid_until", serialize_with = "valid_until")]
+    listener: Arc<Listener>,
+}
+
+fn valid_until<S: Serializer>(listener: &Arc<Listener>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&listener.valid_until())
 }
 
 /// In seconds; null is no limit.
@@ -109,6 +128,7 @@ impl ConfiguredGroup {
         let server = |server: &Server| ConfiguredServer {
             name: server.name.clone(),
             authority: server.authority(),
+            tls: server.tls.is_some(),
             authorization_set: server.authorization.is_some(),
         };
         Self { name: group.name.clone(), servers: group.servers.iter().map(server).collect() }
@@ -145,6 +165,7 @@ impl ConfigStatus {
         // Every field is named, so that a new one cannot be forgotten here.
         let Config {
             listen,
+            tls,
             admin,
             groups: _,
             policy: _,
@@ -158,6 +179,7 @@ impl ConfigStatus {
         } = config;
         Self {
             listen: listen.iter().map(ToString::to_string).collect(),
+            tls: tls.as_ref().map(TlsStatus::of),
             admin: admin.map(|address| address.to_string()),
             max_body_bytes: *max_body_bytes,
             timeouts_seconds: TimeoutsStatus::of(timeouts),
@@ -167,6 +189,18 @@ impl ConfigStatus {
             threads: pingora.threads,
             grace_period_seconds: pingora.grace_period_seconds,
             graceful_shutdown_timeout_seconds: pingora.graceful_shutdown_timeout_seconds,
+        }
+    }
+}
+
+impl TlsStatus {
+    fn of(tls: &TlsListen) -> Self {
+        let files = tls.listener.files();
+        Self {
+            listen: tls.listen.iter().map(ToString::to_string).collect(),
+            certificate: files.certificate.display().to_string(),
+            min_version: files.min_version.to_string(),
+            listener: Arc::clone(&tls.listener),
         }
     }
 }

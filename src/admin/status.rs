@@ -38,6 +38,8 @@ struct GroupStatus<'a> {
 struct ServerStatus<'a> {
     name: &'a str,
     authority: &'a str,
+    /// Whether it is reached over TLS.
+    tls: bool,
     /// Whether the server has a key of its own.
     authorization_set: bool,
     load_tokens: f64,
@@ -76,6 +78,7 @@ impl Configured {
                     .map(|(server, usage)| ServerStatus {
                         name: &server.name,
                         authority: &server.authority,
+                        tls: server.tls,
                         authorization_set: server.authorization_set,
                         load_tokens: usage.load.tokens(),
                         in_flight: usage.in_flight,

@@ -18,6 +18,7 @@ fn group(name: &str, servers: &[&str]) -> Group {
         host: "127.0.0.1".to_owned(),
         port: 8000,
         authorization: None,
+        tls: None,
     };
     Group { name: name.to_owned(), servers: servers.iter().map(server).collect() }
 }

@@ -1,14 +1,15 @@
-//! A client's connection: HTTP/1.1 or HTTP/2, how long a request header may take, and how long an idle connection is
+//! A client's connection: plain or TLS, HTTP/1.1 or HTTP/2, how long a request header may take, and how long an idle connection is
 //! kept.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
-use pingora::protocols::Stream;
+use pingora::protocols::{ALPN, Stream};
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v2::server::H2Options;
 use pingora::proxy::HttpProxy;
@@ -16,7 +17,8 @@ use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Proxy;
-use crate::config::Timeouts;
+use crate::config::{Timeouts, TlsListen};
+use crate::tls::Listener;
 
 /// What an HTTP/2 client sends first (RFC 9113, section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -40,9 +42,10 @@ pub(super) fn header_has_come() {
 
 /// Serves client connections with the proxy.
 ///
-/// Which protocol a client speaks is found out here: Pingora would wait for 24 bytes before it decides, without a
-/// limit, and short requests have fewer.
+/// Which protocol a client speaks is found out here: over TLS both agree on it (ALPN). Without, Pingora would wait for
+/// 24 bytes before it decides, without a limit, and short requests have fewer.
 pub struct ClientConnections {
+    tls: Option<Tls>,
     http1: Arc<Requests>,
     http2: Arc<Requests>,
 }
@@ -59,15 +62,68 @@ impl ClientConnections {
     pub fn new(proxy: HttpProxy<Proxy>, timeouts: &Timeouts) -> Self {
         let proxy = Arc::new(proxy);
         let requests = |h2c| Arc::new(Requests::new(Arc::clone(&proxy), h2c, timeouts));
-        Self { http1: requests(false), http2: requests(true) }
+        Self { tls: None, http1: requests(false), http2: requests(true) }
     }
+
+    /// With a TLS listener beside plain ones on the addresses `plain`.
+    #[must_use]
+    pub fn with_tls(mut self, tls: &TlsListen, plain: &[SocketAddr]) -> Self {
+        self.tls = Some(Tls { listener: Arc::clone(&tls.listener), plain: plain.to_vec() });
+        self
+    }
+
+    /// Makes the TLS handshake where there is one, and finds out whether the client speaks HTTP/2.
+    async fn greet(&self, stream: Stream) -> Option<(Stream, bool)> {
+        let mut stream = match &self.tls {
+            Some(tls) if tls.is_for(&stream) => tls.accept(stream).await?,
+            _ => stream,
+        };
+        let is_http2 = match stream.selected_alpn_proto() {
+            Some(protocol) => protocol == ALPN::H2,
+            None => speaks_http2(&mut stream).await.ok()?,
+        };
+        Some((stream, is_http2))
+    }
+}
+
+/// The TLS listener. It shares the service, and its threads, with the plain ones.
+struct Tls {
+    listener: Arc<Listener>,
+    plain: Vec<SocketAddr>,
+}
+
+impl Tls {
+    /// Whether this connection came in by another than a plain listener. So nothing is served in plain text by mistake.
+    fn is_for(&self, stream: &Stream) -> bool {
+        let digest = stream.get_socket_digest();
+        let local = digest.as_ref().and_then(|digest| digest.local_addr()?.as_inet().copied());
+        stream.get_ssl().is_none() && !local.is_some_and(|local| self.plain.iter().any(|plain| takes(*plain, local)))
+    }
+
+    async fn accept(&self, stream: Stream) -> Option<Stream> {
+        let client = stream.get_socket_digest().and_then(|digest| digest.peer_addr().map(ToString::to_string));
+        match self.listener.accept(stream).await {
+            Ok(stream) => Some(stream),
+            Err(error) => {
+                log::debug!("no TLS with the client {}: {error}", client.unwrap_or_default());
+                None
+            }
+        }
+    }
+}
+
+/// Whether a connection to the local address was accepted by this listener.
+fn takes(listener: SocketAddr, local: SocketAddr) -> bool {
+    // Listeners on one port differ in their family or in an address.
+    let same_family = listener.is_ipv4() == local.is_ipv4();
+    listener.port() == local.port() && same_family && (listener.ip().is_unspecified() || listener.ip() == local.ip())
 }
 
 #[async_trait]
 impl ServerApp for ClientConnections {
-    async fn process_new(self: &Arc<Self>, mut stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+    async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
         let accepted = Instant::now();
-        let is_http2 = timeout_at(accepted + self.http1.request_header, speaks_http2(&mut stream)).await.ok()?.ok()?;
+        let (stream, is_http2) = timeout_at(accepted + self.http1.request_header, self.greet(stream)).await.ok()??;
         let requests = if is_http2 { &self.http2 } else { &self.http1 };
         ACCEPTED.scope(accepted, requests.process_new(stream, shutdown)).await
     }

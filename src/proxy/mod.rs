@@ -25,6 +25,7 @@ mod response;
 mod retry;
 mod server;
 mod silence;
+mod tls_failure;
 
 #[cfg(test)]
 mod tests;
@@ -76,7 +77,8 @@ impl Proxy {
         let servers = config.groups.iter().flat_map(|group| &group.servers).cloned().map(Server::new);
         let servers = servers.collect::<Result<Vec<_>>>()?;
         debug_assert_eq!(servers.len(), balancer.topology().servers());
-        Ok(Self { config, balancer, servers, metrics, connector: models::Connector::new(None) })
+        let connector = models::connector(config.uses_system_authorities());
+        Ok(Self { config, balancer, servers, metrics, connector })
     }
 }
 

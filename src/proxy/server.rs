@@ -10,6 +10,7 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use tokio::time::Instant;
 
+use super::tls_failure::{self, LastFailure};
 use crate::config;
 
 /// A name's addresses are looked up again after this long.
@@ -33,6 +34,7 @@ pub(super) struct Server {
     /// The address when the host is an IP literal.
     literal: Option<SocketAddr>,
     resolved: Mutex<Resolved>,
+    tls_failure: Mutex<LastFailure>,
 }
 
 /// What a name last resolved to; the address to use next stands first.
@@ -49,7 +51,20 @@ impl Server {
         let host_header = HeaderValue::try_from(config.authority())
             .map_err(|error| Error::because(ErrorType::InternalError, "server host", error))?;
         let literal = config.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, config.port));
-        Ok(Self { config, host_header, literal, resolved: Mutex::default() })
+        Ok(Self { config, host_header, literal, resolved: Mutex::default(), tls_failure: Mutex::default() })
+    }
+
+    /// Whether it is reached over TLS.
+    pub(super) fn has_tls(&self) -> bool {
+        self.config.tls.is_some()
+    }
+
+    /// Logs that TLS towards the server failed, unless that was said lately.
+    pub(super) fn note_tls_failure(&self, error: &Error) {
+        let Some(reason) = tls_failure::reason(error).filter(|_| self.has_tls()) else { return };
+        if self.tls_failure.lock().is_news(&reason) {
+            log::warn!("server {}: TLS failed: {reason}", self.name());
+        }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -125,6 +140,11 @@ impl Server {
         peer.options.connection_timeout = Some(timeouts.connect);
         peer.options.idle_timeout = Some(timeouts.server_keepalive);
         peer.options.tcp_keepalive = Some(TCP_KEEPALIVE);
+        if let Some(tls) = &self.config.tls {
+            // Without it TCP and TLS would have the time each.
+            peer.options.total_connection_timeout = Some(timeouts.connect);
+            tls.upstream.secure(&mut peer, &tls.name);
+        }
         peer
     }
 }

@@ -1,0 +1,68 @@
+//! What went wrong with TLS towards a server, for the log.
+
+use std::time::Duration;
+
+use pingora::{Error, ErrorType};
+use tokio::time::Instant;
+
+/// A failure that goes on is said again after this long.
+const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// The failure of one server that was logged last.
+#[derive(Debug, Default)]
+pub(super) struct LastFailure(Option<(String, Instant)>);
+
+impl LastFailure {
+    /// Whether this is to be logged: another failure than the last, or long after it.
+    pub(super) fn is_news(&mut self, reason: &str) -> bool {
+        let is_news = !self.0.as_ref().is_some_and(|(last, at)| last == reason && at.elapsed() < SAY_AGAIN_AFTER);
+        if is_news {
+            self.0 = Some((reason.to_owned(), Instant::now()));
+        }
+        is_news
+    }
+}
+
+/// Why TLS failed; `None` when it is not TLS that failed.
+pub(super) fn reason(error: &Error) -> Option<String> {
+    let cause = error.root_cause();
+    // rustls hands its errors through the socket's.
+    let wrapped = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    if let Some(cause) = wrapped.and_then(|cause| cause.downcast_ref::<rustls::Error>()) {
+        return Some(cause.to_string());
+    }
+    match error.etype() {
+        // Which of the two this is, Pingora says in the text alone.
+        ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert => Some(error.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_said_once_a_minute_and_another_at_once() {
+        let mut last = LastFailure::default();
+        assert!(last.is_news("a") && !last.is_news("a") && last.is_news("b"));
+        tokio::time::advance(SAY_AGAIN_AFTER).await;
+        assert!(last.is_news("b"));
+    }
+
+    #[test]
+    fn what_rustls_says_is_found_below_any_error() {
+        let alert = rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired);
+        let alert = io::Error::new(io::ErrorKind::InvalidData, alert);
+        let error = Error::because(ErrorType::ReadError, "reading", alert);
+        assert_eq!(reason(&error).unwrap(), "received fatal alert: CertificateRequired".to_owned());
+    }
+
+    #[test]
+    fn what_has_nothing_to_do_with_tls_has_no_reason() {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        assert_eq!(reason(&Error::because(ErrorType::ConnectRefused, "connecting", refused)), None);
+    }
+}
