@@ -9,19 +9,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
-use pingora::protocols::{ALPN, Stream};
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v2::server::H2Options;
+use pingora::protocols::{ALPN, Stream};
 use pingora::proxy::HttpProxy;
 use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Proxy;
+use super::prefaced::Prefaced;
 use crate::config::{Timeouts, TlsListen};
 use crate::tls::Listener;
 
 /// What an HTTP/2 client sends first (RFC 9113, section 3.4).
-const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The reuse budget of a connection that has not served a request yet. Pingora counts it down, so it also tells a new
 /// connection from a kept one.
@@ -78,11 +79,14 @@ impl ClientConnections {
             Some(tls) if tls.is_for(&stream) => tls.accept(stream).await?,
             _ => stream,
         };
-        let is_http2 = match stream.selected_alpn_proto() {
-            Some(protocol) => protocol == ALPN::H2,
-            None => speaks_http2(&mut stream).await.ok()?,
-        };
-        Some((stream, is_http2))
+        match stream.selected_alpn_proto() {
+            Some(ALPN::H2) => Some((Box::new(Prefaced::read(stream).await.ok()?), true)),
+            Some(_) => Some((stream, false)),
+            None => {
+                let is_http2 = speaks_http2(&mut stream).await.ok()?;
+                Some((stream, is_http2))
+            }
+        }
     }
 }
 
@@ -206,5 +210,20 @@ impl HttpServerApp for Requests {
 
     fn h2_options(&self) -> Option<H2Options> {
         self.proxy.h2_options()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_belongs_to_the_listener_on_its_local_address() {
+        let takes = |listener: &str, local: &str| takes(listener.parse().unwrap(), local.parse().unwrap());
+        assert!(takes("127.0.0.1:80", "127.0.0.1:80") && takes("0.0.0.0:80", "10.0.0.1:80"));
+        // An IPv4 client of an IPv6 wildcard.
+        assert!(takes("[::]:80", "[::ffff:10.0.0.1]:80"));
+        assert!(!takes("127.0.0.1:80", "127.0.0.2:80") && !takes("0.0.0.0:80", "127.0.0.1:81"));
+        assert!(!takes("0.0.0.0:80", "[::1]:80") && !takes("[::]:80", "127.0.0.1:80"));
     }
 }

@@ -18,6 +18,7 @@ mod downstream;
 mod finish;
 mod framing;
 mod models;
+mod prefaced;
 mod presence;
 mod reject;
 mod request;

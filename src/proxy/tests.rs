@@ -59,7 +59,13 @@ impl ProxyHttp for Panicking {
 }
 
 fn config(server: SocketAddr) -> Config {
-    let server = Server { name: "s0".into(), host: server.ip().to_string(), port: server.port(), authorization: None, tls: None };
+    let server = Server {
+        name: "s0".into(),
+        host: server.ip().to_string(),
+        port: server.port(),
+        authorization: None,
+        tls: None,
+    };
     let second = Duration::from_secs(1);
     Config {
         listen: Vec::new(),

@@ -32,10 +32,17 @@ pub(super) fn reason(error: &Error) -> Option<String> {
         return Some(cause.to_string());
     }
     match error.etype() {
-        // Which of the two this is, Pingora says in the text alone.
-        ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert => Some(error.to_string()),
+        ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert => Some(handshake_failure(&error.to_string())),
         _ => None,
     }
+}
+
+/// Of a handshake Pingora keeps what rustls said only as text, between more text. The address of our side, which is
+/// another each time, is left out in any case.
+fn handshake_failure(text: &str) -> String {
+    let text = text.split(" cause: local address").next().unwrap_or(text);
+    let said = text.rsplit_once(", SNI: ").map_or(text, |(before, _)| before);
+    said.rsplit_once(" cause: ").map_or(said, |(_, said)| said).to_owned()
 }
 
 #[cfg(test)]
@@ -58,6 +65,14 @@ mod tests {
         let alert = io::Error::new(io::ErrorKind::InvalidData, alert);
         let error = Error::because(ErrorType::ReadError, "reading", alert);
         assert_eq!(reason(&error).unwrap(), "received fatal alert: CertificateRequired".to_owned());
+    }
+
+    #[test]
+    fn what_rustls_said_is_found_in_the_text_of_a_handshake() {
+        let text = "Upstream TLSHandshakeFailure context: TLS connect() failed:  TLSHandshakeFailure context: tls connect \
+                    error cause: invalid peer certificate: UnknownIssuer, SNI: a.test cause: local address 127.0.0.1:1";
+        assert_eq!(handshake_failure(text), "invalid peer certificate: UnknownIssuer");
+        assert_eq!(handshake_failure("another text cause: local address 127.0.0.1:1"), "another text");
     }
 
     #[test]

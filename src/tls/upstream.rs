@@ -1,6 +1,6 @@
 //! How connections to servers are secured: whom Tidegate trusts, and who it is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pingora::protocols::tls::CaType;
@@ -94,7 +94,7 @@ impl UpstreamFiles {
         let mut roots = RootCertStore::empty();
         let authorities = match &self.ca {
             Some(path) => certificates(Part::Ca, path, next())?,
-            None if self.insecure => certificates(Part::Ca, "nobody.pem".as_ref(), NOBODY)?,
+            None if self.insecure => certificates(Part::Ca, Path::new("nobody.pem"), NOBODY)?,
             None => Vec::new(),
         };
         let path = self.ca.clone().unwrap_or_default();
@@ -128,8 +128,8 @@ impl Watched for Upstream {
 
 /// Tries what Pingora will do with our certificate for each connection, where it would panic.
 fn identity(
-    certificate: &PathBuf,
-    key: &PathBuf,
+    certificate: &Path,
+    key: &Path,
     chain: &[u8],
     secret: &[u8],
     roots: RootCertStore,
@@ -145,16 +145,15 @@ fn identity(
     let guessed = PrivateKeyDer::try_from(secret.secret_der().to_vec()).map_err(|error| unusable(&error))?;
     let config = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
     let config = config.map(|config| config.with_root_certificates(roots));
-    config
-        .and_then(|config| config.with_client_auth_cert(chain.clone(), guessed))
-        .map_err(|error| unusable(&error))?;
+    config.and_then(|config| config.with_client_auth_cert(chain.clone(), guessed)).map_err(|error| unusable(&error))?;
     let chain = chain.iter().map(|certificate| certificate.to_vec()).collect();
     Ok(CertKey::new(chain, secret.secret_der().to_vec()))
 }
 
-fn wrap(part: Part, path: &std::path::Path, chain: &[CertificateDer<'_>]) -> Result<Vec<WrappedX509>, Unusable> {
+fn wrap(part: Part, path: &Path, chain: &[CertificateDer<'_>]) -> Result<Vec<WrappedX509>, Unusable> {
     let wrap = |certificate: &CertificateDer<'_>| {
-        let parsed = WrappedX509::try_new(certificate.to_vec(), |raw| X509Certificate::from_der(raw).map(|found| found.1));
+        let parsed =
+            WrappedX509::try_new(certificate.to_vec(), |raw| X509Certificate::from_der(raw).map(|found| found.1));
         parsed.map_err(|error| {
             let text = format!("{} holds a broken certificate ({error}), expected certificates in PEM", path.display());
             Unusable::new(part, text)
@@ -169,7 +168,8 @@ fn try_system_authorities() -> Result<(), Unusable> {
         let expected = "expected a file of authorities here, or the package ca-certificates and SSL_CERT_FILE unset";
         Unusable::new(Part::Ca, format!("the system's certificate authorities {why}, {expected}"))
     };
-    let found = rustls_native_certs::load_native_certs().map_err(|error| refused(format!("cannot be read ({error})")))?;
+    let found =
+        rustls_native_certs::load_native_certs().map_err(|error| refused(format!("cannot be read ({error})")))?;
     let mut roots = RootCertStore::empty();
     for authority in found {
         roots.add(authority).map_err(|error| refused(format!("cannot be used ({error})")))?;

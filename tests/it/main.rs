@@ -28,4 +28,6 @@ mod security; // requests with an ambiguous end, bodies that look like requests
 mod selection; // which server a request goes to
 mod streaming; // a response on its way to the client, also when it breaks
 mod support;
+mod tls_clients; // the TLS listener
+mod tls_servers; // servers that are reached over TLS
 mod wire; // connections: reuse, upgrades, pipelining, HTTP/1.0, h2c

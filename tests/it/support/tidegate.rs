@@ -34,8 +34,18 @@ impl Tidegate {
         Self::start_at(address, admin, setup).await
     }
 
+    /// With an environment variable.
+    pub(crate) async fn start_with_environment(setup: &Setup, name: &str, value: &str) -> Self {
+        let [address, admin] = Loopback::new().free_ports();
+        Self::start_in(address, admin, setup, &[(name, value)]).await
+    }
+
     /// Starts the program and waits until it accepts connections.
     pub(crate) async fn start_at(address: SocketAddr, admin: SocketAddr, setup: &Setup) -> Self {
+        Self::start_in(address, admin, setup, &[]).await
+    }
+
+    async fn start_in(address: SocketAddr, admin: SocketAddr, setup: &Setup, environment: &[(&str, &str)]) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let file = directory.path().join("tidegate.yaml");
         std::fs::write(&file, setup.yaml(address, admin)).expect("the directory is writable");
@@ -45,6 +55,7 @@ impl Tidegate {
             .arg(&file)
             .current_dir(directory.path())
             .env_remove("OPENAI_API_KEY")
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr)
