@@ -12,6 +12,7 @@
 //! ```
 
 mod server;
+mod tls_failure;
 
 use std::sync::Arc;
 
