@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, read_to_string};
 use std::net::SocketAddr;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -40,7 +40,8 @@ impl Tidegate {
         let file = directory.path().join("tidegate.yaml");
         std::fs::write(&file, setup.yaml(address, admin)).expect("the directory is writable");
         let stderr = File::create(directory.path().join("stderr")).expect("the directory is writable");
-        let child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        let child = setup
+            .program()
             .arg("--conf")
             .arg(&file)
             .current_dir(directory.path())
@@ -149,6 +150,11 @@ impl Tidegate {
         let status = read_to_string(format!("/proc/{}/status", self.child.id())).expect("the program runs");
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("Linux says so");
         line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number of KiB") * 1024
+    }
+
+    /// The number of files, sockets included, that are open.
+    pub(crate) fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("the program runs").count()
     }
 
     /// Processor time used so far.
