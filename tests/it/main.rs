@@ -24,6 +24,7 @@ mod limits; // time limits and slow clients
 mod memory; // memory in use
 mod release; // how a request ends, and that its load ends with it
 mod retry; // what is tried again, where, and how often
+mod saturation; // more connections than files may be open, more data than a client reads
 mod security; // requests with an ambiguous end, bodies that look like requests
 mod selection; // which server a request goes to
 mod shutdown; // the end of the process, on signals

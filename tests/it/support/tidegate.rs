@@ -53,7 +53,7 @@ impl Tidegate {
         let directory = Arc::new(tempfile::tempdir().expect("a temporary directory can be made"));
         std::fs::write(directory.path().join(CONFIG), setup.yaml(address, admin)).expect("the directory is writable");
         let log = "stderr".to_owned();
-        let mut program = command(directory.path(), &log);
+        let mut program = command(setup.program(), directory.path(), &log);
         let child = program.envs(environment.iter().copied()).spawn().expect("the program can be run");
         let mut tidegate = Self { address, admin, child, directory, log };
         until("Tidegate accepts connections", async || {
@@ -69,13 +69,14 @@ impl Tidegate {
     /// Starts a second process that waits for the sockets of this one.
     pub(crate) fn start_successor(&self) -> Self {
         let (directory, log) = (Arc::clone(&self.directory), format!("{}-next", self.log));
-        let child = command(directory.path(), &log).arg("--upgrade").spawn().expect("the program can be run");
+        let child =
+            command(program(), directory.path(), &log).arg("--upgrade").spawn().expect("the program can be run");
         Self { address: self.address, admin: self.admin, child, directory, log }
     }
 
     /// The program with this one's configuration, to be run beside it.
     pub(crate) fn another(&self, log: &str) -> Command {
-        command(self.directory.path(), log)
+        command(program(), self.directory.path(), log)
     }
 
     /// A file beside this one's configuration, for instance one that [`another`](Self::another) has logged to.
@@ -182,6 +183,11 @@ impl Tidegate {
         line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number of KiB") * 1024
     }
 
+    /// The number of files, sockets included, that are open.
+    pub(crate) fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("the program runs").count()
+    }
+
     /// Processor time used so far.
     pub(crate) fn cpu_time(&self) -> Duration {
         let stat = read_to_string(format!("/proc/{}/stat", self.child.id())).expect("the program runs");
@@ -218,9 +224,12 @@ impl Tidegate {
 const CONFIG: &str = "tidegate.yaml";
 
 /// The program, with the configuration and a log in a directory.
-fn command(directory: &Path, log: &str) -> Command {
+fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_tidegate"))
+}
+
+fn command(mut command: Command, directory: &Path, log: &str) -> Command {
     let stderr = File::create(directory.join(log)).expect("the directory is writable");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command
         .args(["--conf".as_ref(), directory.join(CONFIG).as_os_str()])
         .current_dir(directory)
