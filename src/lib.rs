@@ -15,10 +15,11 @@
 //! # Who may know whom
 //!
 //! ```text
-//! main -> app -> proxy  -> prompt, balance, metrics
+//! main -> app -> proxy  -> access, prompt, balance, metrics
 //!                admin  -> balance, metrics
-//!         config -> balance, prompt         (only to build their types)
+//!         config -> access, balance, prompt (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
+//!         access: pingora-limits and small crates; no proxy of Pingora, no I/O, the clock is an argument
 //!         prompt: std and small crates only; no Pingora, no I/O, no clock
 //! ```
 //!
@@ -34,11 +35,13 @@
 //! | what happens in a phase | `src/proxy/` (start at `mod.rs`) |
 //! | when a request is tried elsewhere | `src/proxy/retry.rs` |
 //! | an error answer | `src/proxy/reject.rs` |
+//! | who may do what: keys, closed paths, CORS | `src/access/` |
 //! | a time limit towards a server | `src/proxy/silence.rs` |
 //! | a configuration key | `src/config/` |
 //! | a metric | `src/metrics/` |
 //! | the admin listener | `src/admin/` |
 
+pub mod access;
 pub mod admin;
 pub mod app;
 pub mod balance;
@@ -46,6 +49,7 @@ pub mod cli;
 pub mod config;
 pub mod demo;
 pub mod healthcheck;
+pub mod logging;
 pub mod metrics;
 pub mod prompt;
 pub mod proxy;

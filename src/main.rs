@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate::app::{self, StartError};
 use tidegate::cli::{self, Command, EXIT_USAGE};
 use tidegate::config::{self, Config, Flags, Summary};
-use tidegate::healthcheck;
+use tidegate::{healthcheck, logging};
 
 /// A health check that takes longer has failed.
 const HEALTHCHECK_WITHIN: Duration = Duration::from_secs(3);
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
 
 /// Runs until a signal ends the process.
 fn run(build: impl FnOnce() -> Result<app::Server, StartError>) -> ExitCode {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info,pingora_core=warn")).init();
+    logging::start().expect("this is the only place where logging starts");
     match build() {
         Ok(server) => server.run_forever(),
         Err(error) => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::access::AccessStatus;
 use crate::balance::{Bucket, Neighbours, Policy, RedirectTuning, Ties};
 use crate::config::{Config, Group, Retry, Server, Timeouts};
 
@@ -61,6 +62,7 @@ pub(super) struct ConfigStatus {
     timeouts_seconds: TimeoutsStatus,
     retry: RetryStatus,
     strip_request_headers: Vec<String>,
+    access: AccessStatus,
     /// Whether there is a key for all servers.
     upstream_authorization_set: bool,
     threads: usize,
@@ -154,6 +156,7 @@ impl ConfigStatus {
             retry,
             strip_request_headers,
             upstream_authorization,
+            access,
             pingora,
         } = config;
         Self {
@@ -163,6 +166,7 @@ impl ConfigStatus {
             timeouts_seconds: TimeoutsStatus::of(timeouts),
             retry: RetryStatus::of(retry),
             strip_request_headers: strip_request_headers.iter().map(ToString::to_string).collect(),
+            access: AccessStatus::of(access),
             upstream_authorization_set: upstream_authorization.is_some(),
             threads: pingora.threads,
             grace_period_seconds: pingora.grace_period_seconds,

@@ -138,6 +138,7 @@ fn config() -> Config {
         retry: Retry { max_attempts: 3, base_delay: Duration::from_millis(1), max_delay: Duration::from_secs(1) },
         strip_request_headers: vec![HeaderName::from_static("x-data-parallel-rank")],
         upstream_authorization: Some(HeaderValue::from_static(COMMON_KEY)),
+        access: crate::access::Rules::default(),
         pingora: ServerConf { threads: 2, grace_period_seconds: Some(7), ..ServerConf::default() },
     }
 }
@@ -230,6 +231,7 @@ async fn status_shows_the_configuration_in_force() {
             },
             "retry": { "max_attempts": 3, "base_delay_seconds": 0.001, "max_delay_seconds": 1.0 },
             "strip_request_headers": ["x-data-parallel-rank"],
+            "access": serde_json::to_value(super::access::AccessStatus::of(&config().access)).unwrap(),
             "upstream_authorization_set": true,
             "threads": 2,
             "grace_period_seconds": 7,

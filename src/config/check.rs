@@ -32,6 +32,7 @@ impl Draft {
             retry: self.retry,
             strip_request_headers: self.strip,
             upstream_authorization: self.upstream_authorization,
+            access: self.access,
             pingora,
         };
         problems.none().then_some(config)

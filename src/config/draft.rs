@@ -10,7 +10,8 @@ use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
 use super::section::{Item, Parsed, Section, or_none};
 use super::yaml::Node;
-use super::{Environment, Retry, Timeouts, secret, settings, value};
+use super::{Environment, Retry, Timeouts, access, secret, settings, value};
+use crate::access::Rules;
 use crate::balance::Ties;
 
 /// A configuration that is not yet checked as a whole. Filled from a file, from flags, or from both.
@@ -25,6 +26,7 @@ pub(super) struct Draft {
     pub(super) retry: Retry,
     pub(super) strip: Vec<HeaderName>,
     pub(super) upstream_authorization: Option<HeaderValue>,
+    pub(super) access: Rules,
     pub(super) pingora: PingoraDraft,
 }
 
@@ -73,6 +75,7 @@ impl Draft {
             retry: Retry::default(),
             strip: settings::default_strip(),
             upstream_authorization: None,
+            access: Rules::default(),
             pingora: PingoraDraft::default(),
         }
     }
@@ -88,12 +91,16 @@ impl Draft {
             draft.listen = listen.unwrap_or(draft.listen);
             draft.admin = admin;
             draft.groups = groups;
-            draft.max_body_bytes = section.section("limits", settings::max_body_bytes);
+            draft.max_body_bytes = section.section("limits", |section| {
+                access::limits(section, &mut draft.access);
+                settings::max_body_bytes(section)
+            });
             draft.timeouts = section.section("timeouts", settings::timeouts);
             draft.retry = section.section("retry", settings::retry);
             draft.strip = section.section("headers", settings::strip);
             draft.upstream_authorization =
                 section.section("upstream", |section| secret::authorization(section, environment));
+            access::read(section, &mut draft.access, environment);
             draft.pingora = section.section("pingora", PingoraDraft::read);
             draft
         })

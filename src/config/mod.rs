@@ -9,6 +9,7 @@
 //!
 //! All problems are collected on the way ([`Refusal`]), each with its place and what would be accepted.
 
+mod access;
 mod address;
 mod check;
 mod draft;
@@ -31,6 +32,7 @@ use std::time::Duration;
 use ::pingora::server::configuration::ServerConf;
 use http::{HeaderName, HeaderValue};
 
+use crate::access::Rules;
 use crate::balance::{Policy, Ties};
 
 pub use file::{known_keys, load};
@@ -74,6 +76,8 @@ pub struct Config {
     pub strip_request_headers: Vec<HeaderName>,
     /// Replaces the client's `Authorization` towards every server that has no key of its own.
     pub upstream_authorization: Option<HeaderValue>,
+    /// Who may do what on the port for clients.
+    pub access: Rules,
     /// Pingora's own settings.
     pub pingora: ServerConf,
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! connection  a client connection: header time limit, keep-alive, pipelining
+//! guard       who may do what: keys, closed paths, limits, CORS
 //! admit       local answers; the body is read and measured
 //! connect     backoff, a place on a server (the lease), its address
 //! request     the header that goes to the server
@@ -17,6 +18,7 @@ mod context;
 mod downstream;
 mod finish;
 mod framing;
+mod guard;
 mod models;
 mod presence;
 mod reject;
@@ -45,6 +47,7 @@ pub use connection::ClientConnections;
 pub use context::RequestContext;
 pub use reject::ERROR_HEADER;
 
+use crate::access::Access;
 use crate::balance::Balancer;
 use crate::config::Config;
 use crate::metrics::Metrics;
@@ -57,6 +60,7 @@ pub struct Proxy {
     /// In configured order: the balancer's server numbers are positions here.
     servers: Vec<Server>,
     metrics: Arc<Metrics>,
+    access: Access,
     /// Connections for requests that Tidegate makes itself.
     connector: models::Connector,
 }
@@ -76,7 +80,8 @@ impl Proxy {
         let servers = config.groups.iter().flat_map(|group| &group.servers).cloned().map(Server::new);
         let servers = servers.collect::<Result<Vec<_>>>()?;
         debug_assert_eq!(servers.len(), balancer.topology().servers());
-        Ok(Self { config, balancer, servers, metrics, connector: models::Connector::new(None) })
+        let access = Access::new(config.access.clone(), Instant::now());
+        Ok(Self { config, balancer, servers, metrics, access, connector: models::Connector::new(None) })
     }
 }
 

@@ -37,7 +37,8 @@ struct Answer {
 
 /// Answers with the merged list.
 pub(super) async fn answer(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) -> Result<bool> {
-    let request = session.req_header().clone();
+    let mut request = session.req_header().clone();
+    proxy.tell_origin(session, &mut request)?;
     let request_id = ctx.request_id.clone();
     let all = join_all(proxy.servers.iter().map(|server| ask(proxy, server, &request, request_id.as_ref())));
     let answers: Vec<Answer> = tokio::select! {
@@ -47,10 +48,11 @@ pub(super) async fn answer(proxy: &Proxy, session: &mut Session, ctx: &mut Reque
         }
         answers = all => answers.into_iter().flatten().collect(),
     };
-    let Some(Answer { header, body }) = merge(answers, request_id.as_ref())? else {
+    let Some(Answer { mut header, body }) = merge(answers, request_id.as_ref())? else {
         proxy.reject(session, ctx, Reject::NotReachable).await?;
         return Ok(true);
     };
+    proxy.share(session.req_header(), &mut header)?;
     ctx.status = Some(header.status.as_u16());
     ctx.response_bytes = body.len() as u64;
     write_response(session, header, body).await?;

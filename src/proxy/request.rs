@@ -30,6 +30,7 @@ impl Proxy {
         let Some(lease) = &ctx.lease else {
             return Ok(());
         };
+        self.tell_origin(session, request)?;
         self.identify_to(&self.servers[lease.server()], request, ctx.request_id.as_ref())?;
         // The body is here, whole: nobody needs to be asked whether to send it, and its length is known.
         request.remove_header(&EXPECT);

@@ -44,6 +44,7 @@ impl Proxy {
         {
             response.insert_header(REQUEST_ID, request_id)?;
         }
+        self.share(session.req_header(), response)?;
         self.rewrite_location(session, response, ctx)
     }
 

@@ -83,6 +83,7 @@ fn config(server: SocketAddr) -> Config {
         retry: Retry { max_attempts: 1, base_delay: second, max_delay: second },
         strip_request_headers: Vec::new(),
         upstream_authorization: None,
+        access: crate::access::Rules::default(),
         pingora: ServerConf::default(),
     }
 }

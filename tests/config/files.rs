@@ -69,7 +69,7 @@ FILE:9: timeouts.conect: unknown key, did you mean connect?"
         problems_of(format!("{GOOD}health: {{}}\n")),
         "\
 FILE:9: health: unknown key, expected one of: listen, admin, groups, policy, limits, timeouts, retry, headers, \
-upstream, pingora"
+upstream, access, forwarded, cors, pingora"
     );
 }
 

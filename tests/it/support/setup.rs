@@ -10,11 +10,12 @@ use super::Backend;
 pub(crate) struct Setup {
     groups: Vec<(String, u64, Vec<String>)>,
     sections: BTreeMap<String, String>,
+    log_level: Option<String>,
 }
 
 impl Setup {
     pub(crate) fn new() -> Self {
-        Self { groups: Vec::new(), sections: BTreeMap::new() }
+        Self { groups: Vec::new(), sections: BTreeMap::new(), log_level: None }
             .section("policy", "{ kind: reference_bucket, ties: first }")
             .section("retry", "{ max_attempts: 3, base_delay: 1ms, max_delay: 5ms }")
             .section("pingora", "{ threads: 2 }")
@@ -48,6 +49,16 @@ impl Setup {
     pub(crate) fn section(mut self, name: &str, yaml: &str) -> Self {
         self.sections.insert(name.into(), yaml.into());
         self
+    }
+
+    /// Logs at this level instead of the default.
+    pub(crate) fn logging(mut self, level: &str) -> Self {
+        self.log_level = Some(level.into());
+        self
+    }
+
+    pub(crate) fn log_level(&self) -> Option<&str> {
+        self.log_level.as_deref()
     }
 
     /// The file.

@@ -45,6 +45,7 @@ impl Tidegate {
             .arg(&file)
             .current_dir(directory.path())
             .env_remove("OPENAI_API_KEY")
+            .envs(setup.log_level().map(|level| ("RUST_LOG", level)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr)
