@@ -47,6 +47,7 @@ async fn a_browsers_question_is_answered_here_when_origins_are_configured() {
         assert_eq!(response.head.get("access-control-allow-origin"), None);
     }
     assert_eq!(server.count(), 0);
+    tidegate.finished(4).await;
     assert_eq!(tidegate.metric("tidegate_rejections_total", &["reason=\"origin_not_allowed\""]).await, 2.0);
     tidegate.idle().await;
 }
@@ -124,7 +125,7 @@ async fn what_an_untrusted_client_says_of_its_origin_is_replaced() {
     let (server, other) = (Backend::start(echo()).await, Backend::start(echo()).await);
     let tidegate = Tidegate::start(&Setup::one_group([&server, &other])).await;
     let port = tidegate.address.port().to_string();
-    // Clients on loopback have the address that they connect to only by chance: it is seen from their socket.
+    // Whatever loopback address is connected to, Linux connects from this one.
     let element = "for=127.0.0.1;host=\"gateway.test\";proto=http";
     let expected = values(["127.0.0.1", "http", "gateway.test", &port, "", element]);
     for fields in [SAID, "", &format!("Connection: {}\r\n{SAID}", NAMES.join(", "))] {
