@@ -34,7 +34,7 @@ fn demand(turn: u64) -> Demand {
 }
 
 fn acquire_and_drop(balancer: &Arc<Balancer>, tried: &Tried, turn: u64) {
-    drop(black_box(balancer.acquire(black_box(&demand(turn)), tried)));
+    drop(black_box(balancer.acquire(black_box(&demand(turn)), tried).expect("all servers are open")));
 }
 
 /// Wall time of `pairs` acquisitions and drops, shared out over the threads.
@@ -70,7 +70,8 @@ fn choosing(criterion: &mut Criterion) {
             let balancer = balancer(policy.clone(), servers);
             let tried = Tried::default();
             let background = (0..(servers * BACKGROUND_PER_SERVER) as u64).map(demand);
-            let background: Vec<_> = background.map(|demand| balancer.acquire(&demand, &tried)).collect();
+            let background: Vec<_> =
+                background.map(|demand| balancer.acquire(&demand, &tried).expect("all servers are open")).collect();
             let mut turn = 0;
             group.bench_function(BenchmarkId::new(format!("{name}/one thread"), servers), |bencher| {
                 bencher.iter(|| {

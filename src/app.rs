@@ -4,31 +4,29 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use pingora::proxy::http_proxy;
-use pingora::server::configuration::Opt;
+use pingora::server::configuration::{Opt, ServerConf};
+use pingora::server::{RunArgs, Server};
+use pingora::services::background::background_service;
 use pingora::services::listening::Service;
 
-pub use pingora::server::Server;
-
 use crate::admin::{self, Admin};
-use crate::balance::{Balancer, GroupMismatch, Topology, TopologyError};
 use crate::cli::Demo;
 use crate::config::{self, Config, Flags, Refusal};
 use crate::demo::{self, DemoSettings};
-use crate::metrics::Metrics;
+use crate::drain::{Closable, Drain, Signals, Sockets};
 use crate::proxy::{ClientConnections, Proxy};
+use crate::queue::Dispatcher;
+use crate::upstream::{ApplyError, Live};
 
 /// Why Tidegate does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The servers cannot be grouped as configured.
+    /// The configuration cannot be run.
     #[error(transparent)]
-    Topology(#[from] TopologyError),
-    /// Buckets and groups do not match.
-    #[error(transparent)]
-    GroupMismatch(#[from] GroupMismatch),
-    /// A configured server cannot be addressed.
-    #[error("{0}")]
-    Server(#[from] Box<pingora::Error>),
+    Config(#[from] ApplyError),
+    /// Pingora's settings cannot be used.
+    #[error("pingora: {0}")]
+    PingoraSettings(String),
     /// An address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
     Listen {
@@ -42,46 +40,80 @@ pub enum StartError {
     Demo(#[from] Refusal),
 }
 
-/// Builds everything; nothing listens before [`Server::run_forever`]. With `upgrade` the listening sockets are taken
+/// Everything that runs, ready to be started.
+pub struct Program {
+    server: Server,
+    signals: Signals,
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program").field("signals", &self.signals).finish_non_exhaustive()
+    }
+}
+
+impl Program {
+    /// Runs until a signal ends the process.
+    pub fn run(self) {
+        self.server.run(RunArgs { shutdown_signal: Box::new(self.signals) });
+    }
+}
+
+/// Builds everything; nothing listens before [`Program::run`]. With `upgrade` the listening sockets are taken
 /// over from the running process.
 ///
 /// # Errors
 /// When the configuration cannot be run on this machine.
-pub fn build(mut config: Config, upgrade: bool) -> Result<Server, StartError> {
-    let pingora_conf = std::mem::take(&mut config.pingora);
-    let config = Arc::new(config);
-    let topology = Topology::from_sizes(config.groups.iter().map(|group| group.servers.len()))?;
-    let balancer = Arc::new(Balancer::new(topology, config.policy.clone(), config.ties)?);
-    let metrics = Arc::new(Metrics::new(&config.groups));
+pub fn build(config: Config, upgrade: bool) -> Result<Program, StartError> {
+    let pingora_conf = copy_of(&config.pingora)?;
+    let live = Arc::new(Live::new(config)?);
+    let config = Arc::clone(&live.get().config);
     if !upgrade {
         check_addresses(config.listen.iter().chain(&config.admin))?;
     }
 
     let opt = Opt { upgrade, ..Opt::default() };
     let mut server = Server::new_with_opt_and_conf(opt, pingora_conf);
-    let proxy = Proxy::new(Arc::clone(&config), Arc::clone(&balancer), Arc::clone(&metrics))?;
-    let proxy = http_proxy(&server.configuration, proxy);
-    let mut clients = Service::new("clients".to_owned(), ClientConnections::new(proxy, &config.timeouts));
+    let (drain, sockets) = (Arc::new(Drain::default()), Sockets::default());
+    let signals = Signals {
+        drain: Arc::clone(&drain),
+        limits: config.shutdown.clone(),
+        sockets: sockets.clone(),
+        addresses: config.listen.iter().chain(&config.admin).map(ToString::to_string).collect(),
+        upgrade_sock: server.configuration.upgrade_sock.clone(),
+        took_over: upgrade,
+    };
+    let proxy = http_proxy(&server.configuration, Proxy::new(Arc::clone(&live), Arc::clone(&drain)));
+    let connections = ClientConnections::new(proxy, &config.timeouts, Arc::clone(&drain));
+    let mut clients = Service::new("clients".to_owned(), connections);
     for address in &config.listen {
         clients.add_tcp(&address.to_string());
         log::info!("listening on {address}");
     }
-    server.add_service(clients);
+    let mut dispatcher = background_service("queue", Dispatcher(Arc::clone(live.queue())));
+    dispatcher.threads = Some(1);
+    server.add_service(dispatcher);
+    let mut listeners = vec![server.add_service(Closable::new(clients, drain.clients_closed(), &sockets))];
     if let Some(address) = config.admin {
-        let mut service = admin::service(address, Admin::new(&config, balancer, metrics));
-        service.threads = Some(1);
-        server.add_service(service);
+        let service = admin::service(address, Admin::new(live, Arc::clone(&drain)));
+        listeners.push(server.add_service(Closable::new(service, drain.admin_closed(), &sockets)));
         log::info!("admin listener on {address}");
     }
-    server.bootstrap();
-    Ok(server)
+    if server.configuration.daemon {
+        // The process that waits for the daemon is told after the fork only, and only by this service.
+        let bootstrap = server.bootstrap_as_a_service();
+        listeners.iter().for_each(|listener| listener.add_dependency(&bootstrap));
+    } else {
+        server.bootstrap();
+    }
+    Ok(Program { server, signals })
 }
 
 /// Builds Tidegate in front of demo servers, all on loopback and in one process.
 ///
 /// # Errors
 /// When the ports are not free or do not make two groups.
-pub fn build_demo(demo: &Demo) -> Result<Server, StartError> {
+pub fn build_demo(demo: &Demo) -> Result<Program, StartError> {
     let flags = Flags {
         port: Some(demo.port),
         admin_port: Some(demo.admin_port),
@@ -98,12 +130,18 @@ pub fn build_demo(demo: &Demo) -> Result<Server, StartError> {
         .map(|(group, port)| (format!("{group}-{port}"), (Ipv4Addr::LOCALHOST, port).into()))
         .collect();
     check_addresses(servers.iter().map(|(_, address)| address))?;
-    let mut server = build(config, false)?;
+    let mut program = build(config, false)?;
     for (name, address) in servers {
-        server.add_service(demo::service(&name, address, DemoSettings::default()));
+        program.server.add_service(demo::service(&name, address, DemoSettings::default()));
         log::info!("demo server {name} on {address}");
     }
-    Ok(server)
+    Ok(program)
+}
+
+/// Pingora takes its settings for itself and they cannot be cloned; the status shows them, too.
+fn copy_of(settings: &ServerConf) -> Result<ServerConf, StartError> {
+    let copy = serde_json::to_value(settings).and_then(serde_json::from_value);
+    copy.map_err(|error| StartError::PingoraSettings(error.to_string()))
 }
 
 /// Finds out whether the addresses are free, for a clear word at start: Pingora binds them later, and panics.

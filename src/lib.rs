@@ -15,8 +15,9 @@
 //! # Who may know whom
 //!
 //! ```text
-//! main -> app -> proxy  -> access, prompt, balance, metrics
-//!                admin  -> balance, metrics
+//! main -> app -> proxy  -> access, prompt, balance, metrics, drain
+//!                admin  -> balance, metrics, drain
+//!                drain  -> config           (how long an end may take)
 //!         config -> access, balance, prompt (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
 //!         access: pingora-limits and small crates; no proxy of Pingora, no I/O, the clock is an argument
@@ -38,8 +39,11 @@
 //! | who may do what: keys, closed paths, CORS | `src/access/` |
 //! | a time limit towards a server | `src/proxy/silence.rs` |
 //! | a configuration key | `src/config/` |
+//! | who waits, and who is next | `src/queue/` |
+//! | which servers there are, and how they stand | `src/upstream/` |
 //! | a metric | `src/metrics/` |
 //! | the admin listener | `src/admin/` |
+//! | how the process ends, signals, upgrades | `src/drain/` |
 
 pub mod access;
 pub mod admin;
@@ -48,8 +52,12 @@ pub mod balance;
 pub mod cli;
 pub mod config;
 pub mod demo;
+pub mod drain;
 pub mod healthcheck;
 pub mod logging;
 pub mod metrics;
 pub mod prompt;
 pub mod proxy;
+pub mod queue;
+pub mod replace;
+pub mod upstream;

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tidegate::app::{self, StartError};
-use tidegate::cli::{self, Command, EXIT_USAGE};
+use tidegate::cli::{self, Command, EXIT_USAGE, Start};
 use tidegate::config::{self, Config, Flags, Summary};
-use tidegate::{healthcheck, logging};
+use tidegate::{healthcheck, logging, replace};
 
 /// A health check that takes longer has failed.
 const HEALTHCHECK_WITHIN: Duration = Duration::from_secs(3);
@@ -17,9 +17,17 @@ const HEALTHCHECK_WITHIN: Duration = Duration::from_secs(3);
 fn main() -> ExitCode {
     match cli::parse(env::args_os()) {
         Ok(Command::Check { file }) => check(&file),
-        Ok(Command::Run { file, flags, upgrade }) => match load(file.as_deref(), &flags) {
-            Some(config) => run(|| app::build(config, upgrade)),
-            None => EXIT_USAGE.into(),
+        Ok(Command::Run { file, flags, start }) => match (load(file.as_deref(), &flags), start) {
+            (None, _) => EXIT_USAGE.into(),
+            (Some(config), Start::Fresh) => run(|| app::build(config, false)),
+            (Some(config), Start::Upgrade) => run(|| app::build(config, true)),
+            (Some(config), Start::Replace { .. }) if config.pingora.daemon => {
+                let text =
+                    "error: --replace cannot wait for a daemon; leave out pingora.daemon, or use --upgrade and SIGQUIT";
+                writeln!(io::stderr(), "{text}").ok();
+                EXIT_USAGE.into()
+            }
+            (Some(_), Start::Replace { pid }) => replace::run(pid, env::args_os()),
         },
         Ok(Command::Demo(demo)) => run(|| app::build_demo(&demo)),
         Ok(Command::Healthcheck { address }) => healthcheck::run(&address, HEALTHCHECK_WITHIN),
@@ -32,10 +40,13 @@ fn main() -> ExitCode {
 }
 
 /// Runs until a signal ends the process.
-fn run(build: impl FnOnce() -> Result<app::Server, StartError>) -> ExitCode {
+fn run(build: impl FnOnce() -> Result<app::Program, StartError>) -> ExitCode {
     logging::start().expect("this is the only place where logging starts");
     match build() {
-        Ok(server) => server.run_forever(),
+        Ok(program) => {
+            program.run();
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             writeln!(io::stderr(), "error: {error}").ok();
             ExitCode::FAILURE

@@ -18,6 +18,7 @@ mod keys;
 mod quota;
 mod size;
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -103,8 +104,9 @@ pub struct Access {
     rules: Rules,
     /// By number of key.
     quotas: Vec<Quota>,
-    clients: Inflight,
-    keys: Inflight,
+    /// What runs, by client address and by key name. Shared with the rules before and after these.
+    clients: Arc<Inflight>,
+    keys: Arc<Inflight>,
 }
 
 impl std::fmt::Debug for Access {
@@ -117,8 +119,18 @@ impl Access {
     /// Nothing runs yet, and no limit is used up.
     #[must_use]
     pub fn new(rules: Rules, now: Instant) -> Self {
-        let quotas = rules.keys.iter().map(|key| Quota::new(&key.limits, now)).collect();
-        Self { rules, quotas, clients: Inflight::new(), keys: Inflight::new() }
+        let quotas = rules.keys.iter().map(|key| Quota::new(&key.limits, None, now)).collect();
+        Self { rules, quotas, clients: Arc::new(Inflight::new()), keys: Arc::new(Inflight::new()) }
+    }
+
+    /// Other rules for what runs now. Keys are recognised by their names: one that stays owes what it owed, and what
+    /// runs with it stays counted, also when the key itself or a limit of it is another.
+    #[must_use]
+    pub fn successor(&self, rules: Rules, now: Instant) -> Self {
+        let known: HashMap<_, _> = self.rules.keys.iter().map(|key| &key.name).zip(&self.quotas).collect();
+        let quota = |key: &Key| Quota::new(&key.limits, known.get(&key.name).copied(), now);
+        let quotas = rules.keys.iter().map(quota).collect();
+        Self { rules, quotas, clients: Arc::clone(&self.clients), keys: Arc::clone(&self.keys) }
     }
 
     /// The rules as configured.
@@ -170,8 +182,9 @@ impl Access {
     }
 
     fn take_key_place(&self, key: usize) -> Result<Option<Guard>, Denial> {
-        let Some(limit) = self.rules.keys.get(key).limits.max_concurrent else { return Ok(None) };
-        take_place(&self.keys, key, limit).map(Some).ok_or(Denial::KeyConcurrency { limit })
+        let key = self.rules.keys.get(key);
+        let Some(limit) = key.limits.max_concurrent else { return Ok(None) };
+        take_place(&self.keys, &key.name, limit).map(Some).ok_or(Denial::KeyConcurrency { limit })
     }
 }
 

@@ -4,6 +4,7 @@
 //! cannot say when there will be room. So rates are measured here as a bucket that holds a minute's worth, is filled
 //! steadily, and may be emptied at once.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -27,14 +28,21 @@ pub struct KeyLimits {
 /// What is left of one key's limits.
 #[derive(Debug)]
 pub(super) struct Quota {
-    requests: Option<Rate>,
-    tokens: Option<Rate>,
+    requests: Option<Arc<Rate>>,
+    tokens: Option<Arc<Rate>>,
 }
 
 impl Quota {
-    pub(super) fn new(limits: &KeyLimits, now: Instant) -> Self {
-        let rate = |per_minute: Option<u64>| per_minute.map(|per_minute| Rate::new(per_minute, now));
-        Self { requests: rate(limits.requests_per_minute), tokens: rate(limits.tokens_per_minute) }
+    /// Limits of a key; those of a known one are used up as far as they were.
+    pub(super) fn new(limits: &KeyLimits, before: Option<&Self>, now: Instant) -> Self {
+        Self {
+            requests: Rate::continued(
+                limits.requests_per_minute,
+                before.and_then(|quota| quota.requests.as_ref()),
+                now,
+            ),
+            tokens: Rate::continued(limits.tokens_per_minute, before.and_then(|quota| quota.tokens.as_ref()), now),
+        }
     }
 
     pub(super) fn take_request(&self, now: Instant) -> Result<(), Denial> {
@@ -61,8 +69,21 @@ struct Rate {
 }
 
 impl Rate {
-    fn new(per_minute: u64, now: Instant) -> Self {
-        Self { per_minute, full_at: Mutex::new(now) }
+    fn new(per_minute: u64, full_at: Instant) -> Self {
+        Self { per_minute, full_at: Mutex::new(full_at) }
+    }
+
+    /// The same bucket when its size stays, so that requests from before the change count in it too; else one of the
+    /// new size that owes as many units.
+    fn continued(per_minute: Option<u64>, before: Option<&Arc<Self>>, now: Instant) -> Option<Arc<Self>> {
+        let per_minute = per_minute?;
+        let Some(before) = before else { return Some(Arc::new(Self::new(per_minute, now))) };
+        if before.per_minute == per_minute {
+            return Some(Arc::clone(before));
+        }
+        let owed = before.full_at.lock().saturating_duration_since(now);
+        let nanos = owed.as_nanos().saturating_mul(u128::from(before.per_minute)) / u128::from(per_minute);
+        Some(Arc::new(Self::new(per_minute, now + at_most_a_year(nanos))))
     }
 
     /// Takes units out, or says how long to wait for them. More than a full bucket are given by a full one, which is
@@ -80,10 +101,13 @@ impl Rate {
 
     /// At most a year.
     fn time_to_fill(&self, units: u64) -> Duration {
-        const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-        let nanos = MINUTE.as_nanos() * u128::from(units) / u128::from(self.per_minute);
-        u64::try_from(nanos).map_or(YEAR, Duration::from_nanos).min(YEAR)
+        at_most_a_year(MINUTE.as_nanos() * u128::from(units) / u128::from(self.per_minute))
     }
+}
+
+fn at_most_a_year(nanos: u128) -> Duration {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    u64::try_from(nanos).map_or(YEAR, Duration::from_nanos).min(YEAR)
 }
 
 #[cfg(test)]
@@ -124,6 +148,18 @@ mod tests {
         assert_eq!(rate.take(1, start + SECOND), Err(121 * SECOND));
         assert_eq!(rate.take(u64::MAX, start + 181 * SECOND), Ok(()));
         assert!(rate.take(1, start + 181 * SECOND).is_err());
+    }
+
+    #[test]
+    fn a_bucket_of_another_size_owes_as_many_units() {
+        let start = Instant::now();
+        let old = Arc::new(Rate::new(60, start));
+        assert_eq!(old.take(30, start), Ok(()));
+        let rate = Rate::continued(Some(40), Some(&old), start).unwrap();
+        assert_eq!((0..40).filter(|_| rate.take(1, start).is_ok()).count(), 10);
+        let rate = Rate::continued(Some(u64::MAX), Some(&old), start).unwrap();
+        assert_eq!(rate.take(1 << 60, start), Ok(()));
+        assert!(Rate::continued(None, Some(&old), start).is_none());
     }
 
     #[test]

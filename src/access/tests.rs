@@ -121,3 +121,29 @@ fn clients_are_told_apart_by_address_behind_trusted_proxies_only() {
     let _direct = ask("203.0.113.9", "3.3.3.3").unwrap();
     assert!(ask("203.0.113.9", "4.4.4.4").is_err(), "an untrusted peer cannot pretend to be several");
 }
+
+#[test]
+fn a_key_that_stays_owes_what_it_owed_under_other_rules() {
+    let now = Instant::now();
+    let limits = KeyLimits { requests_per_minute: Some(3), tokens_per_minute: Some(100), max_concurrent: Some(1) };
+    let old = access(vec![key("gone", limits), key("a", limits)], Some(1), now);
+    let running = ask(&old, &Method::POST, CHAT, Some("a"), now).unwrap();
+
+    let keys = Keys::new(vec![key("a", limits), key("new", limits)], Vec::new(), false);
+    let new = old.successor(Rules { keys, max_concurrent_per_client: Some(1), ..Rules::default() }, now);
+    let denied = |key: &str| ask(&new, &Method::POST, CHAT, Some(key), now).unwrap_err();
+    assert_eq!(denied("new"), Denial::ClientConcurrency { limit: 1 }, "the client's request still runs");
+    let keys = new.rules().keys.clone();
+    let new = new.successor(Rules { keys, ..Rules::default() }, now);
+    let denied = |key: &str| ask(&new, &Method::POST, CHAT, Some(key), now).unwrap_err();
+    assert_eq!(denied("a"), Denial::KeyConcurrency { limit: 1 }, "and counts as the key's");
+    assert_eq!(denied("gone"), Denial::WrongKey);
+    assert_eq!(old.charge(&running, 100, now), Ok(()), "it goes on under the rules that it began with");
+    drop(running);
+    let second = ask(&new, &Method::POST, CHAT, Some("a"), now).unwrap();
+    assert_eq!(new.charge(&second, 1, now).unwrap_err().denial, Denial::TokenRate { retry_after_seconds: 1 });
+    drop(second);
+    drop(ask(&new, &Method::POST, CHAT, Some("a"), now).unwrap());
+    assert_eq!(denied("a"), Denial::RequestRate { retry_after_seconds: 20 });
+    assert!(ask(&new, &Method::POST, CHAT, Some("new"), now).is_ok());
+}

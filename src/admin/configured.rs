@@ -1,4 +1,4 @@
-//! What the configuration says, in the form in which `/status` shows it. Made once, at the start.
+//! What the configuration says, in the form in which `/status` shows it.
 //!
 //! Keys stay out: only whether there is one is said.
 
@@ -8,29 +8,7 @@ use serde::Serialize;
 
 use super::access::AccessStatus;
 use crate::balance::{Bucket, Neighbours, Policy, RedirectTuning, Ties};
-use crate::config::{Config, Group, Retry, Server, Timeouts};
-
-/// The part of the status that does not change while Tidegate runs.
-#[derive(Debug)]
-pub(super) struct Configured {
-    pub(super) policy: PolicyStatus,
-    pub(super) ties: &'static str,
-    pub(super) groups: Vec<ConfiguredGroup>,
-    pub(super) config: ConfigStatus,
-}
-
-#[derive(Debug)]
-pub(super) struct ConfiguredGroup {
-    pub(super) name: String,
-    pub(super) servers: Vec<ConfiguredServer>,
-}
-
-#[derive(Debug)]
-pub(super) struct ConfiguredServer {
-    pub(super) name: String,
-    pub(super) authority: String,
-    pub(super) authorization_set: bool,
-}
+use crate::config::{Config, QueueLimits, Retry, Shutdown, Timeouts};
 
 #[derive(Debug, Serialize)]
 pub(super) struct PolicyStatus {
@@ -61,13 +39,13 @@ pub(super) struct ConfigStatus {
     max_body_bytes: usize,
     timeouts_seconds: TimeoutsStatus,
     retry: RetryStatus,
+    queue: QueueStatus,
     strip_request_headers: Vec<String>,
     access: AccessStatus,
     /// Whether there is a key for all servers.
     upstream_authorization_set: bool,
     threads: usize,
-    grace_period_seconds: Option<u64>,
-    graceful_shutdown_timeout_seconds: Option<u64>,
+    shutdown: ShutdownStatus,
 }
 
 /// In seconds; null is no limit.
@@ -86,39 +64,36 @@ pub(super) struct TimeoutsStatus {
 }
 
 #[derive(Debug, Serialize)]
+pub(super) struct QueueStatus {
+    max_requests: usize,
+    max_bytes: usize,
+    /// Null: requests do not wait.
+    max_wait_seconds: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
 pub(super) struct RetryStatus {
     max_attempts: usize,
     base_delay_seconds: f64,
     max_delay_seconds: f64,
 }
 
-impl Configured {
-    pub(super) fn of(config: &Config) -> Self {
-        Self {
-            policy: PolicyStatus::of(&config.policy),
-            ties: match config.ties {
-                Ties::First => "first",
-                Ties::LeastRecentlyUsed => "least_recently_used",
-            },
-            groups: config.groups.iter().map(ConfiguredGroup::of).collect(),
-            config: ConfigStatus::of(config),
-        }
-    }
+#[derive(Debug, Serialize)]
+pub(super) struct ShutdownStatus {
+    delay_seconds: f64,
+    grace_seconds: f64,
 }
 
-impl ConfiguredGroup {
-    fn of(group: &Group) -> Self {
-        let server = |server: &Server| ConfiguredServer {
-            name: server.name.clone(),
-            authority: server.authority(),
-            authorization_set: server.authorization.is_some(),
-        };
-        Self { name: group.name.clone(), servers: group.servers.iter().map(server).collect() }
+/// The name of a rule for ties, as in the configuration.
+pub(super) fn ties_name(ties: Ties) -> &'static str {
+    match ties {
+        Ties::First => "first",
+        Ties::LeastRecentlyUsed => "least_recently_used",
     }
 }
 
 impl PolicyStatus {
-    fn of(policy: &Policy) -> Self {
+    pub(super) fn of(policy: &Policy) -> Self {
         let (tuning, ranges) = match policy {
             Policy::ReferencePlain => (None, &[][..]),
             Policy::ReferenceBucket(buckets) => (Some(TuningStatus::of(buckets.tuning())), buckets.ranges()),
@@ -143,7 +118,7 @@ impl TuningStatus {
 }
 
 impl ConfigStatus {
-    fn of(config: &Config) -> Self {
+    pub(super) fn of(config: &Config) -> Self {
         // Every field is named, so that a new one cannot be forgotten here.
         let Config {
             listen,
@@ -154,9 +129,11 @@ impl ConfigStatus {
             max_body_bytes,
             timeouts,
             retry,
+            queue,
             strip_request_headers,
             upstream_authorization,
             access,
+            shutdown,
             pingora,
         } = config;
         Self {
@@ -165,12 +142,12 @@ impl ConfigStatus {
             max_body_bytes: *max_body_bytes,
             timeouts_seconds: TimeoutsStatus::of(timeouts),
             retry: RetryStatus::of(retry),
+            queue: QueueStatus::of(queue),
             strip_request_headers: strip_request_headers.iter().map(ToString::to_string).collect(),
             access: AccessStatus::of(access),
             upstream_authorization_set: upstream_authorization.is_some(),
             threads: pingora.threads,
-            grace_period_seconds: pingora.grace_period_seconds,
-            graceful_shutdown_timeout_seconds: pingora.graceful_shutdown_timeout_seconds,
+            shutdown: ShutdownStatus::of(shutdown),
         }
     }
 }
@@ -205,6 +182,17 @@ impl TimeoutsStatus {
     }
 }
 
+impl QueueStatus {
+    fn of(queue: &QueueLimits) -> Self {
+        let QueueLimits { max_requests, max_bytes, max_wait } = queue;
+        Self {
+            max_requests: *max_requests,
+            max_bytes: *max_bytes,
+            max_wait_seconds: max_wait.as_ref().map(Duration::as_secs_f64),
+        }
+    }
+}
+
 impl RetryStatus {
     fn of(retry: &Retry) -> Self {
         let Retry { max_attempts, base_delay, max_delay } = retry;
@@ -213,5 +201,12 @@ impl RetryStatus {
             base_delay_seconds: base_delay.as_secs_f64(),
             max_delay_seconds: max_delay.as_secs_f64(),
         }
+    }
+}
+
+impl ShutdownStatus {
+    fn of(shutdown: &Shutdown) -> Self {
+        let Shutdown { delay, grace } = shutdown;
+        Self { delay_seconds: delay.as_secs_f64(), grace_seconds: grace.as_secs_f64() }
     }
 }

@@ -3,9 +3,10 @@
 
 use serde::Serialize;
 
-use super::configured::{ConfigStatus, Configured, PolicyStatus};
-use crate::balance::Balancer;
-use crate::metrics::{Metrics, Outcome, Totals};
+use super::configured::{ConfigStatus, PolicyStatus, ties_name};
+use crate::balance::Snapshot;
+use crate::metrics::{Outcome, Totals};
+use crate::upstream::{Live, Server, Verdict};
 
 const STATUS_VERSION: u32 = 1;
 
@@ -16,11 +17,13 @@ struct Status<'a> {
     /// Since 1970.
     start_time_seconds: f64,
     uptime_seconds: f64,
-    policy: &'a PolicyStatus,
+    /// Counts the configurations that were put in force, from 1.
+    config_generation: u64,
+    policy: PolicyStatus,
     ties: &'static str,
     groups: Vec<GroupStatus<'a>>,
     totals: TotalsStatus,
-    config: &'a ConfigStatus,
+    config: ConfigStatus,
 }
 
 #[derive(Serialize)]
@@ -31,17 +34,22 @@ struct GroupStatus<'a> {
     to_tokens: Option<u64>,
     load_tokens: f64,
     in_flight: u64,
+    /// Requests whose length is for the group and that wait for a server.
+    waiting: u64,
     servers: Vec<ServerStatus<'a>>,
 }
 
 #[derive(Serialize)]
 struct ServerStatus<'a> {
     name: &'a str,
-    authority: &'a str,
+    authority: String,
     /// Whether the server has a key of its own.
     authorization_set: bool,
     load_tokens: f64,
     in_flight: u64,
+    /// `healthy`, `probation` or `out`.
+    health: &'static str,
+    draining: bool,
 }
 
 #[derive(Serialize)]
@@ -59,44 +67,60 @@ struct RequestTotals {
     rejected: u64,
 }
 
-impl Configured {
-    /// The whole status at this moment.
-    pub(super) fn status_json(&self, balancer: &Balancer, metrics: &Metrics) -> Vec<u8> {
-        let snapshot = balancer.snapshot();
-        let mut servers = snapshot.servers.iter();
-        let groups = self.groups.iter().zip(&snapshot.groups).enumerate().map(|(number, (group, usage))| {
-            let range = self.policy.buckets.get(number);
-            GroupStatus {
-                name: &group.name,
-                from_tokens: range.map(|range| range.from_tokens),
-                to_tokens: range.map(|range| range.to_tokens),
-                load_tokens: usage.load.tokens(),
-                in_flight: usage.in_flight,
-                servers: (group.servers.iter().zip(servers.by_ref()))
-                    .map(|(server, usage)| ServerStatus {
-                        name: &server.name,
-                        authority: &server.authority,
-                        authorization_set: server.authorization_set,
-                        load_tokens: usage.load.tokens(),
-                        in_flight: usage.in_flight,
-                    })
-                    .collect(),
-            }
-        });
-        let status = Status {
-            status_version: STATUS_VERSION,
-            version: env!("CARGO_PKG_VERSION"),
-            start_time_seconds: metrics.start_time().as_secs_f64(),
-            uptime_seconds: metrics.uptime().as_secs_f64(),
-            policy: &self.policy,
-            ties: self.ties,
-            groups: groups.collect(),
-            totals: TotalsStatus::of(&metrics.totals()),
-            config: &self.config,
-        };
-        let mut json = serde_json::to_vec_pretty(&status).expect("all keys are strings and no value can fail");
-        json.push(b'\n');
-        json
+/// The whole status at this moment.
+pub(super) fn json(live: &Live) -> Vec<u8> {
+    let in_force = live.get();
+    let snapshot = live.balancer().snapshot();
+    let waiting = live.queue().waiting();
+    let policy = PolicyStatus::of(&in_force.config.policy);
+    let groups = in_force.config.groups.iter().zip(in_force.groups()).enumerate().map(|(number, (group, servers))| {
+        let range = policy.buckets.get(number);
+        let usage = snapshot.groups.get(number).copied().unwrap_or_default();
+        GroupStatus {
+            name: &group.name,
+            from_tokens: range.map(|range| range.from_tokens),
+            to_tokens: range.map(|range| range.to_tokens),
+            load_tokens: usage.load.tokens(),
+            in_flight: usage.in_flight,
+            waiting: waiting.get(number).map_or(0, |waiting| waiting.requests),
+            servers: servers.map(|server| ServerStatus::of(server, &snapshot)).collect(),
+        }
+    });
+    let groups = groups.collect();
+    let status = Status {
+        status_version: STATUS_VERSION,
+        version: env!("CARGO_PKG_VERSION"),
+        start_time_seconds: live.metrics().start_time().as_secs_f64(),
+        uptime_seconds: live.metrics().uptime().as_secs_f64(),
+        config_generation: in_force.generation,
+        ties: ties_name(in_force.config.ties),
+        groups,
+        policy,
+        totals: TotalsStatus::of(&live.metrics().totals()),
+        config: ConfigStatus::of(&in_force.config),
+    };
+    let mut json = serde_json::to_vec_pretty(&status).expect("all keys are strings and no value can fail");
+    json.push(b'\n');
+    json
+}
+
+impl<'a> ServerStatus<'a> {
+    fn of(server: &'a Server, snapshot: &Snapshot) -> Self {
+        let usage = snapshot.servers.get(server.number()).copied().unwrap_or_default();
+        let standing = server.standing();
+        Self {
+            name: server.name(),
+            authority: server.config().authority(),
+            authorization_set: server.authorization().is_some(),
+            load_tokens: usage.load.tokens(),
+            in_flight: usage.in_flight,
+            health: match standing.verdict {
+                Verdict::Healthy => "healthy",
+                Verdict::Probation { .. } => "probation",
+                Verdict::Out => "out",
+            },
+            draining: standing.is_draining,
+        }
     }
 }
 

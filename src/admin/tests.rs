@@ -17,9 +17,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::balance::{Bucket, Buckets, Neighbours, Policy, RedirectTuning, Ties, Topology, Tried};
-use crate::config::{Group, Retry, Server, Timeouts};
-use crate::metrics::{FinishedRequest, Outcome, RetryReason};
+use crate::balance::{Balancer, Bucket, Buckets, Neighbours, Policy, RedirectTuning, Ties, Tried};
+use crate::config::{Config, Group, QueueLimits, Retry, Server, ServerLimits, Shutdown, Timeouts};
+use crate::metrics::{FinishedRequest, Metrics, Outcome, RetryReason};
 use crate::prompt::{Demand, Endpoint};
 
 const SERVER_KEY: &str = "Bearer key-of-one-server";
@@ -36,12 +36,10 @@ struct Running {
 
 impl Running {
     /// Runs the service on a port that the system gives, as a Pingora server does.
-    fn start(config: &Config) -> Self {
-        let sizes = config.groups.iter().map(|group| group.servers.len());
-        let topology = Topology::from_sizes(sizes).unwrap();
-        let balancer = Arc::new(Balancer::new(topology, config.policy.clone(), config.ties).unwrap());
-        let metrics = Arc::new(Metrics::new(&config.groups));
-        let admin = Admin::new(config, Arc::clone(&balancer), Arc::clone(&metrics));
+    fn start(config: Config) -> Self {
+        let live = Arc::new(Live::new(config).unwrap());
+        let (balancer, metrics) = (Arc::clone(live.balancer()), Arc::clone(live.metrics()));
+        let admin = Admin::new(live, Arc::default());
 
         // The socket is bound here and handed over as in a restart, so that nobody else can take the port.
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -104,7 +102,7 @@ impl Reply {
 }
 
 fn server(name: &str, host: &str, port: u16) -> Server {
-    Server { name: name.to_owned(), host: host.to_owned(), port, authorization: None }
+    Server { name: name.to_owned(), host: host.to_owned(), port, authorization: None, limits: ServerLimits::default() }
 }
 
 /// Two groups, `short` with two servers and `long` with one.
@@ -136,18 +134,20 @@ fn config() -> Config {
             server_keepalive: Duration::from_secs(4),
         },
         retry: Retry { max_attempts: 3, base_delay: Duration::from_millis(1), max_delay: Duration::from_secs(1) },
+        queue: QueueLimits::default(),
         strip_request_headers: vec![HeaderName::from_static("x-data-parallel-rank")],
         upstream_authorization: Some(HeaderValue::from_static(COMMON_KEY)),
         access: crate::access::Rules::default(),
-        pingora: ServerConf { threads: 2, grace_period_seconds: Some(7), ..ServerConf::default() },
+        shutdown: Shutdown { delay: Duration::from_secs(5), grace: Duration::from_secs(7) },
+        pingora: ServerConf { threads: 2, ..ServerConf::default() },
     }
 }
 
 #[tokio::test]
 async fn status_is_what_the_balancer_and_the_metrics_say() {
-    let running = Running::start(&config());
-    let lease = running.balancer.acquire(&Demand::of_bytes(4_002), &Tried::default());
-    let weightless = running.balancer.acquire_weightless(&Tried::default());
+    let running = Running::start(config());
+    let lease = running.balancer.acquire(&Demand::of_bytes(4_002), &Tried::default()).unwrap();
+    let weightless = running.balancer.acquire_weightless(&Tried::default()).unwrap();
     assert_eq!((lease.server(), weightless.server()), (2, 0));
     running.metrics.retried(RetryReason::Reset);
     running.metrics.redirected(1, 0);
@@ -175,18 +175,18 @@ async fn status_is_what_the_balancer_and_the_metrics_say() {
         json!([
             {
                 "name": "short", "from_tokens": 0, "to_tokens": 1_000, "load_tokens": 0.0, "in_flight": 1,
-                "servers": [
+                "waiting": 0, "servers": [
                     { "name": "a", "authority": "vllm-a:8100", "authorization_set": false,
-                      "load_tokens": 0.0, "in_flight": 1 },
+                      "load_tokens": 0.0, "in_flight": 1, "health": "healthy", "draining": false },
                     { "name": "b", "authority": "[::1]:8101", "authorization_set": true,
-                      "load_tokens": 0.0, "in_flight": 0 },
+                      "load_tokens": 0.0, "in_flight": 0, "health": "healthy", "draining": false },
                 ],
             },
             {
                 "name": "long", "from_tokens": 1_000, "to_tokens": 4_000, "load_tokens": 1_000.5, "in_flight": 1,
-                "servers": [
+                "waiting": 0, "servers": [
                     { "name": "c", "authority": "10.0.0.3:8102", "authorization_set": false,
-                      "load_tokens": 1_000.5, "in_flight": 1 },
+                      "load_tokens": 1_000.5, "in_flight": 1, "health": "healthy", "draining": false },
                 ],
             },
         ])
@@ -207,7 +207,7 @@ async fn status_is_what_the_balancer_and_the_metrics_say() {
 
 #[tokio::test]
 async fn status_shows_the_configuration_in_force() {
-    let running = Running::start(&config());
+    let running = Running::start(config());
     let status = running.status().await;
     assert_eq!(
         status["policy"],
@@ -230,12 +230,12 @@ async fn status_shows_the_configuration_in_force() {
                 "client_keepalive": 75.0, "server_keepalive": 4.0,
             },
             "retry": { "max_attempts": 3, "base_delay_seconds": 0.001, "max_delay_seconds": 1.0 },
+            "queue": { "max_requests": 1_000, "max_bytes": 1_073_741_824, "max_wait_seconds": 30.0 },
             "strip_request_headers": ["x-data-parallel-rank"],
             "access": serde_json::to_value(super::access::AccessStatus::of(&config().access)).unwrap(),
             "upstream_authorization_set": true,
             "threads": 2,
-            "grace_period_seconds": 7,
-            "graceful_shutdown_timeout_seconds": null,
+            "shutdown": { "delay_seconds": 5.0, "grace_seconds": 7.0 },
         })
     );
     running.stop().await;
@@ -244,7 +244,7 @@ async fn status_shows_the_configuration_in_force() {
 #[tokio::test]
 async fn plain_mode_has_no_ranges_and_no_tuning() {
     let config = Config { policy: Policy::ReferencePlain, ties: Ties::First, ..config() };
-    let running = Running::start(&config);
+    let running = Running::start(config);
     let status = running.status().await;
     assert_eq!(status["policy"], json!({ "name": "reference_plain", "tuning": null, "buckets": [] }));
     assert_eq!(status["ties"], "first");
@@ -256,7 +256,7 @@ async fn plain_mode_has_no_ranges_and_no_tuning() {
 
 #[tokio::test]
 async fn no_page_shows_a_key() {
-    let running = Running::start(&config());
+    let running = Running::start(config());
     for path in ["/", "/status", "/metrics", "/healthz", "/key"] {
         let reply = running.get(path).await;
         assert!(!format!("{reply:?}").contains("key-of"), "{path}: {reply:?}");
@@ -266,8 +266,8 @@ async fn no_page_shows_a_key() {
 
 #[tokio::test]
 async fn metrics_come_in_the_format_that_is_asked_for() {
-    let running = Running::start(&config());
-    let lease = running.balancer.acquire(&Demand::of_bytes(4_002), &Tried::default());
+    let running = Running::start(config());
+    let lease = running.balancer.acquire(&Demand::of_bytes(4_002), &Tried::default()).unwrap();
     let load = "\ntidegate_group_load_tokens{group=\"long\"} 1000.5\n";
 
     let text = running.get("/metrics?for=nobody").await;
@@ -289,7 +289,7 @@ async fn metrics_come_in_the_format_that_is_asked_for() {
 
 #[tokio::test]
 async fn every_page_has_its_length_and_is_never_stored() {
-    let running = Running::start(&config());
+    let running = Running::start(config());
     for (path, status, content_type) in [
         ("/", 200, "text/plain; charset=utf-8"),
         ("/healthz", 200, "text/plain; charset=utf-8"),
@@ -312,7 +312,7 @@ async fn every_page_has_its_length_and_is_never_stored() {
 
 #[tokio::test]
 async fn head_gives_the_header_without_the_body() {
-    let running = Running::start(&config());
+    let running = Running::start(config());
     let get = running.get("/healthz").await;
     let head = running.send("HEAD /healthz HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n").await;
     assert_eq!((head.status, head.body.as_str()), (200, ""));
@@ -324,7 +324,7 @@ async fn head_gives_the_header_without_the_body() {
 
 #[tokio::test]
 async fn other_methods_are_refused_with_the_ones_that_work() {
-    let running = Running::start(&config());
+    let running = Running::start(config());
     for (method, path) in [("POST", "/metrics"), ("DELETE", "/status"), ("OPTIONS", "/"), ("FOO", "/healthz")] {
         let request =
             format!("{method} {path} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbody");
@@ -341,7 +341,7 @@ async fn other_methods_are_refused_with_the_ones_that_work() {
 
 #[tokio::test]
 async fn a_connection_is_kept_for_the_next_request() {
-    let running = Running::start(&config());
+    let running = Running::start(config());
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     for method in ["GET", "HEAD", "GET"] {
         stream.write_all(format!("{method} /healthz HTTP/1.1\r\nHost: admin\r\n\r\n").as_bytes()).await.unwrap();
@@ -358,7 +358,7 @@ async fn a_connection_is_kept_for_the_next_request() {
 
 #[tokio::test]
 async fn a_body_that_nobody_asked_for_is_never_taken_as_a_request() {
-    let running = Running::start(&config());
+    let running = Running::start(config());
     let hidden = "GET /status HTTP/1.1\r\nHost: admin\r\n\r\n";
     for method in ["GET", "POST"] {
         let length = hidden.len();

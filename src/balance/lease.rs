@@ -15,17 +15,29 @@ pub struct Lease {
     pub(super) server: usize,
     pub(super) group: usize,
     pub(super) standard_group: usize,
+    pub(super) placement: Placement,
     pub(super) load: Load,
 }
 
+/// Why a request is in the group where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// Its length is for this group.
+    Standard,
+    /// The policy moved it to a lighter neighbour.
+    Redirected,
+    /// The group that the policy chose has no live server (left).
+    Failover,
+}
+
 impl Lease {
-    /// The number of the server, in configured order.
+    /// The number of the server.
     #[must_use]
     pub fn server(&self) -> usize {
         self.server
     }
 
-    /// The group that the server belongs to.
+    /// The group that the server belonged to when it was chosen.
     #[must_use]
     pub fn group(&self) -> usize {
         self.group
@@ -37,10 +49,10 @@ impl Lease {
         self.standard_group
     }
 
-    /// Whether the request was sent to another group than its length is for.
+    /// Why the request is in this group.
     #[must_use]
-    pub fn is_redirected(&self) -> bool {
-        self.group != self.standard_group
+    pub fn placement(&self) -> Placement {
+        self.placement
     }
 
     /// The load that is counted while the lease lives.

@@ -1,6 +1,6 @@
 //! The unit of load, and the ledger: the only place where load is added and taken away.
 
-use std::ops::Range;
+use super::Topology;
 
 /// An amount of work, in thousandths of a token.
 ///
@@ -38,73 +38,117 @@ impl Load {
 ///
 /// Invariants (checked by the model test in `balance/tests.rs`):
 /// - L1 the load of a server is the sum of the loads of its live leases, and so is its in-flight count;
-/// - L2 the load of a group is the sum over its servers;
-/// - L3 everything is exactly zero when no lease lives.
+/// - L2 the load of a group is the sum over the servers that are in it now;
+/// - L3 everything is exactly zero when no lease lives;
+/// - L4 no change of groups, admission or health touches what is counted on a server.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// Load per server; contiguous, because choosing scans it.
-    active: Vec<Load>,
-    in_flight: Vec<u64>,
-    /// Sequence number of the last choice of each server; 0 is never.
-    last_chosen: Vec<u64>,
-    /// Load per group.
-    group_active: Vec<Load>,
-    group_in_flight: Vec<u64>,
+    servers: Vec<Account>,
+    groups: Vec<Usage>,
     choices: u64,
 }
 
+/// What is counted for one server. Small and side by side, because choosing scans it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Account {
+    usage: Usage,
+    /// Sequence number of the last choice of this server; 0 is never.
+    last_chosen: u64,
+}
+
+/// Load and running requests of one server or group at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Active load.
+    pub load: Load,
+    /// Requests running.
+    pub in_flight: u64,
+}
+
+impl Usage {
+    fn add(&mut self, load: Load) {
+        self.load.0 += load.0;
+        self.in_flight += 1;
+    }
+
+    fn take(&mut self, load: Load) {
+        debug_assert!(self.load >= load && self.in_flight > 0, "more given back than was booked");
+        self.load.0 -= load.0;
+        self.in_flight -= 1;
+    }
+}
+
 impl Ledger {
-    pub(super) fn new(servers: usize, groups: usize) -> Self {
-        Self {
-            active: vec![Load::ZERO; servers],
-            in_flight: vec![0; servers],
-            last_chosen: vec![0; servers],
-            group_active: vec![Load::ZERO; groups],
-            group_in_flight: vec![0; groups],
-            choices: 0,
+    pub(super) fn new(topology: &Topology) -> Self {
+        let mut ledger = Self { servers: Vec::new(), groups: Vec::new(), choices: 0 };
+        ledger.regroup(topology);
+        ledger
+    }
+
+    /// Counts a request on a server.
+    pub(super) fn book(&mut self, server: usize, group: Option<usize>, load: Load) {
+        self.choices += 1;
+        self.servers[server].last_chosen = self.choices;
+        self.servers[server].usage.add(load);
+        if let Some(group) = group {
+            self.groups[group].add(load);
         }
     }
 
-    /// Counts a request on a server of a group.
-    pub(super) fn book(&mut self, server: usize, group: usize, load: Load) {
-        self.choices += 1;
-        self.last_chosen[server] = self.choices;
-        self.active[server].0 += load.0;
-        self.in_flight[server] += 1;
-        self.group_active[group].0 += load.0;
-        self.group_in_flight[group] += 1;
+    /// Takes back exactly what [`book`](Self::book) added, from the group that the server is in by now. Called by the
+    /// drop of a lease and by nothing else.
+    pub(super) fn give_back(&mut self, server: usize, group: Option<usize>, load: Load) {
+        self.servers[server].usage.take(load);
+        if let Some(group) = group {
+            self.groups[group].take(load);
+        }
     }
 
-    /// Takes back exactly what [`book`](Self::book) added. Called by the drop of a lease and by nothing else.
-    pub(super) fn give_back(&mut self, server: usize, group: usize, load: Load) {
-        debug_assert!(self.active[server] >= load && self.in_flight[server] > 0, "more given back than was booked");
-        self.active[server].0 -= load.0;
-        self.in_flight[server] -= 1;
-        self.group_active[group].0 -= load.0;
-        self.group_in_flight[group] -= 1;
+    /// Makes room for the servers of a topology and adds its groups up anew.
+    pub(super) fn regroup(&mut self, topology: &Topology) {
+        let known = topology.servers().max().map_or(0, |server| server + 1).max(self.servers.len());
+        self.servers.resize(known, Account::default());
+        let sum = |servers: &Vec<usize>| {
+            servers.iter().fold(Usage::default(), |sum, server| {
+                let Usage { load, in_flight } = self.servers[*server].usage;
+                Usage { load: Load(sum.load.0 + load.0), in_flight: sum.in_flight + in_flight }
+            })
+        };
+        self.groups = topology.groups().iter().map(sum).collect();
     }
 
-    pub(super) fn active(&self, server: usize) -> Load {
-        self.active[server]
+    /// A number for a new server: one on which nothing runs and that no group has, else the next one.
+    pub(super) fn free_number(&mut self, topology: &Topology, is_taken: impl Fn(usize) -> bool) -> usize {
+        let is_free = |server: &usize| {
+            self.servers[*server].usage == Usage::default()
+                && topology.group_of(*server).is_none()
+                && !is_taken(*server)
+        };
+        if let Some(server) = (0..self.servers.len()).find(is_free) {
+            self.servers[server] = Account::default();
+            return server;
+        }
+        self.servers.push(Account::default());
+        self.servers.len() - 1
     }
 
-    pub(super) fn active_in(&self, servers: Range<usize>) -> &[Load] {
-        &self.active[servers]
+    pub(super) fn server(&self, server: usize) -> Usage {
+        self.servers[server].usage
     }
 
     pub(super) fn last_chosen(&self, server: usize) -> u64 {
-        self.last_chosen[server]
+        self.servers[server].last_chosen
     }
 
-    pub(super) fn in_flight(&self, server: usize) -> u64 {
-        self.in_flight[server]
+    pub(super) fn group(&self, group: usize) -> Usage {
+        self.groups[group]
     }
 
-    pub(super) fn group_active(&self, group: usize) -> Load {
-        self.group_active[group]
+    pub(super) fn servers(&self) -> impl Iterator<Item = Usage> {
+        self.servers.iter().map(|account| account.usage)
     }
 
-    pub(super) fn group_in_flight(&self, group: usize) -> u64 {
-        self.group_in_flight[group]
+    pub(super) fn groups(&self) -> &[Usage] {
+        &self.groups
     }
 }

@@ -18,23 +18,38 @@
 //! stream that is still being generated still loads its server. The proxy holds the [`Lease`] in the request's
 //! context, and dropping it is the only way to give the load back.
 //!
+//! # Servers that take nothing, or nothing more
+//!
+//! Each server has an [`Admission`]: open or closed, with limits. Health checks, draining and limits work through it and
+//! through nothing else. The group that the policy has chosen decides: while a live server is left in it the request
+//! stays there, and when all of those are full the answer is [`Unavailable::NoneFree`] (wait). When the group has no live
+//! server, the nearest one that has serves ([`Placement::Failover`]). A group without a live server attracts nothing.
+//!
 //! # Retries
 //!
 //! A request that failed on a server comes back with that server in [`Tried`]. It stays in its group while another
 //! server is left there, then goes to the nearest other group, and only when every server was tried starts over in its
 //! own group.
 //!
+//! # Changes
+//!
+//! [`Balancer::reconfigure`] puts new groups, policy and ties in place in one step. Servers are known by number; what is
+//! counted on a number stays, whatever group it moves to, and also when it is in none any more.
+//!
 //! # Ownership
 //!
 //! ```text
 //! Balancer (one, shared)
-//!   topology, policy, ties: immutable
-//!   Mutex<Ledger>: loads per server and group          <- booked by acquire, given back by Drop of Lease
+//!   Mutex<State>
+//!     topology, policy, ties: replaced whole by reconfigure
+//!     admissions: set by health, draining, limits
+//!     Ledger: loads per server and group                <- booked by acquire, given back by Drop of Lease
 //! Lease (one per running request) -> Arc<Balancer>
 //! ```
 //!
 //! Everything here is pure: no I/O, no clock, no Pingora types.
 
+mod admission;
 mod bucket;
 mod lease;
 mod load;
@@ -45,14 +60,15 @@ mod topology;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+pub use admission::Admission;
 pub use bucket::{Bucket, BucketChoice, BucketError, Buckets, Candidate, Neighbours, RedirectTuning};
-pub use lease::Lease;
+pub use lease::{Lease, Placement};
 use load::Ledger;
-pub use load::Load;
+pub use load::{Load, Usage};
 pub use pick::{Ties, Tried};
 pub use policy::Policy;
 pub use topology::{Topology, TopologyError};
@@ -60,33 +76,43 @@ pub use topology::{Topology, TopologyError};
 use crate::prompt::Demand;
 
 /// Chooses servers and counts what runs on them.
-#[derive(Debug)]
 pub struct Balancer {
-    topology: Topology,
-    policy: Policy,
-    ties: Ties,
-    ledger: Mutex<Ledger>,
+    state: Mutex<State>,
+    /// Called when a server may have become able to take a request.
+    capacity_came: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-/// Load and running requests of one server or group at one moment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Active load.
-    pub load: Load,
-    /// Requests running.
-    pub in_flight: u64,
+struct State {
+    topology: Arc<Topology>,
+    policy: Arc<Policy>,
+    ties: Ties,
+    admissions: Vec<Admission>,
+    ledger: Ledger,
 }
 
 /// One consistent reading of all counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Per server, in configured order.
+    /// Per server, by number.
     pub servers: Vec<Usage>,
     /// Per group, in order.
     pub groups: Vec<Usage>,
+    /// Per server, by number: what it may be given.
+    pub admissions: Vec<Admission>,
 }
 
-/// Why a balancer cannot be built.
+/// Why a request has no server now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// No server takes requests.
+    #[error("no server is live")]
+    NoneLive,
+    /// The servers that would take it are full.
+    #[error("no server is free")]
+    NoneFree,
+}
+
+/// Why policy and groups do not go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{buckets} buckets need as many groups, there are {groups}")]
 pub struct GroupMismatch {
@@ -96,99 +122,243 @@ pub struct GroupMismatch {
     pub groups: usize,
 }
 
+impl std::fmt::Debug for Balancer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Balancer").field("snapshot", &self.snapshot()).finish_non_exhaustive()
+    }
+}
+
 impl Balancer {
-    /// A balancer with nothing running.
+    /// A balancer with nothing running and all servers open.
     ///
     /// # Errors
     /// When the policy has another number of buckets than there are groups.
     pub fn new(topology: Topology, policy: Policy, ties: Ties) -> Result<Self, GroupMismatch> {
-        let groups = topology.groups().len();
-        if let Policy::ReferenceBucket(buckets) = &policy
-            && buckets.count().get() != groups
-        {
-            return Err(GroupMismatch { buckets: buckets.count().get(), groups });
-        }
-        let ledger = Mutex::new(Ledger::new(topology.servers(), groups));
-        Ok(Self { topology, policy, ties, ledger })
+        check_groups(&topology, &policy)?;
+        let ledger = Ledger::new(&topology);
+        let admissions = vec![Admission::default(); ledger.servers().count()];
+        let state = State { topology: Arc::new(topology), policy: Arc::new(policy), ties, admissions, ledger };
+        Ok(Self { state: Mutex::new(state), capacity_came: OnceLock::new() })
     }
 
     /// The groups of servers.
     #[must_use]
-    pub fn topology(&self) -> &Topology {
-        &self.topology
+    pub fn topology(&self) -> Arc<Topology> {
+        Arc::clone(&self.state.lock().topology)
     }
 
     /// The policy in force.
     #[must_use]
-    pub fn policy(&self) -> &Policy {
-        &self.policy
+    pub fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.state.lock().policy)
     }
 
-    /// Chooses a server for a request and counts it there, in one step.
-    pub fn acquire(self: &Arc<Self>, demand: &Demand, tried: &Tried) -> Lease {
-        let load = self.policy.load_of(demand);
-        let mut ledger = self.ledger.lock();
-        match &self.policy {
-            Policy::ReferencePlain => {
-                let server = self.least_loaded_of_all(&ledger, tried, self.ties);
-                let group = self.topology.group_of(server);
-                self.book(&mut ledger, server, group, load)
-            }
-            Policy::ReferenceBucket(buckets) => {
-                let choice = buckets.choose(load.tokens(), |group| ledger.group_active(group).tokens());
-                let server = self.least_loaded_near(&ledger, choice.chosen, tried);
-                self.book(&mut ledger, server, choice.standard, load)
-            }
+    /// The group that a request's length is for.
+    #[must_use]
+    pub fn standard_group(&self, demand: &Demand) -> usize {
+        let state = self.state.lock();
+        match &*state.policy {
+            Policy::ReferencePlain => 0,
+            Policy::ReferenceBucket(buckets) => buckets.standard(state.policy.load_of(demand).tokens()),
         }
     }
 
-    /// Chooses the least loaded of all servers for a request that weighs nothing (a model list, a health probe by
-    /// hand). It counts as in flight, but not as load. Ties rotate whatever the setting: this is no decision of the
-    /// policy, and without weight all of a kind would go to one server.
-    pub fn acquire_weightless(self: &Arc<Self>, tried: &Tried) -> Lease {
-        let mut ledger = self.ledger.lock();
-        let server = self.least_loaded_of_all(&ledger, tried, Ties::LeastRecentlyUsed);
-        let group = self.topology.group_of(server);
-        self.book(&mut ledger, server, group, Load::ZERO)
+    /// Chooses a server for a request and counts it there, in one step.
+    ///
+    /// # Errors
+    /// When no server can take it now.
+    pub fn acquire(self: &Arc<Self>, demand: &Demand, tried: &Tried) -> Result<Lease, Unavailable> {
+        let mut state = self.state.lock();
+        let load = state.policy.load_of(demand);
+        let (server, standard_group, placement) = match &*state.policy {
+            Policy::ReferencePlain => {
+                let server = state.least_loaded_of_all(load, tried)?;
+                (server, state.topology.group_of(server).unwrap_or(0), Placement::Standard)
+            }
+            Policy::ReferenceBucket(buckets) => state.place(buckets, load, tried)?,
+        };
+        Ok(self.book(&mut state, server, standard_group, placement, load))
+    }
+
+    /// Chooses the least loaded live server for a request that weighs nothing (a model list, a health probe by hand).
+    /// It counts as in flight, but not as load, and no limit applies to it. Ties rotate whatever the setting: this is no
+    /// decision of the policy, and without weight all of a kind would go to one server.
+    ///
+    /// # Errors
+    /// When no server is live.
+    pub fn acquire_weightless(self: &Arc<Self>, tried: &Tried) -> Result<Lease, Unavailable> {
+        let mut state = self.state.lock();
+        let live = state.topology.servers().filter(|server| state.admissions[*server].is_open);
+        let untried = live.clone().filter(|server| !tried.contains(*server));
+        let server = pick::least_loaded(&state.ledger, untried, Ties::LeastRecentlyUsed)
+            .or_else(|| pick::least_loaded(&state.ledger, live, Ties::LeastRecentlyUsed))
+            .ok_or(Unavailable::NoneLive)?;
+        let group = state.topology.group_of(server).unwrap_or(0);
+        Ok(self.book(&mut state, server, group, Placement::Standard, Load::ZERO))
+    }
+
+    /// A number for a server that is about to join. It takes nothing before a [`reconfigure`](Self::reconfigure) puts it
+    /// into a group. Numbers in `reserved` are not given.
+    pub fn add_server(&self, admission: Admission, reserved: &[usize]) -> usize {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let server = state.ledger.free_number(&state.topology, |server| reserved.contains(&server));
+        state.admissions.resize(state.admissions.len().max(server + 1), Admission::default());
+        state.admissions[server] = admission;
+        server
+    }
+
+    /// Puts new groups, policy and ties in place. What runs, and what is counted for it, stays.
+    ///
+    /// # Errors
+    /// When the policy has another number of buckets than there are groups; then nothing has changed.
+    pub fn reconfigure(&self, topology: Topology, policy: Policy, ties: Ties) -> Result<(), GroupMismatch> {
+        check_groups(&topology, &policy)?;
+        {
+            let mut state = self.state.lock();
+            state.ledger.regroup(&topology);
+            let known = state.ledger.servers().count();
+            state.admissions.resize(known, Admission::default());
+            state.topology = Arc::new(topology);
+            state.policy = Arc::new(policy);
+            state.ties = ties;
+        }
+        self.tell_capacity();
+        Ok(())
+    }
+
+    /// Says what a server may be given from now on. What runs on it stays. Unknown numbers are ignored.
+    pub fn set_admission(&self, server: usize, admission: Admission) {
+        if let Some(known) = self.state.lock().admissions.get_mut(server) {
+            *known = admission;
+        }
+        self.tell_capacity();
+    }
+
+    /// Has a function called whenever a server may have become able to take a request: a lease has dropped, an admission
+    /// was widened, the groups have changed. It must be quick and must not call back. Only the first one counts.
+    pub fn on_capacity(&self, call: impl Fn() + Send + Sync + 'static) {
+        self.capacity_came.get_or_init(|| Box::new(call));
     }
 
     /// All counters at one moment.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let ledger = self.ledger.lock();
-        let server = |server| Usage { load: ledger.active(server), in_flight: ledger.in_flight(server) };
-        let group = |group| Usage { load: ledger.group_active(group), in_flight: ledger.group_in_flight(group) };
+        let state = self.state.lock();
         Snapshot {
-            servers: (0..self.topology.servers()).map(server).collect(),
-            groups: (0..self.topology.groups().len()).map(group).collect(),
+            servers: state.ledger.servers().collect(),
+            groups: state.ledger.groups().to_vec(),
+            admissions: state.admissions.clone(),
         }
     }
 
-    fn book(self: &Arc<Self>, ledger: &mut Ledger, server: usize, standard_group: usize, load: Load) -> Lease {
-        let group = self.topology.group_of(server);
-        ledger.book(server, group, load);
-        Lease { balancer: Arc::clone(self), server, group, standard_group, load }
+    fn book(
+        self: &Arc<Self>,
+        state: &mut State,
+        server: usize,
+        standard_group: usize,
+        placement: Placement,
+        load: Load,
+    ) -> Lease {
+        let group = state.topology.group_of(server);
+        state.ledger.book(server, group, load);
+        let group = group.unwrap_or(standard_group);
+        Lease { balancer: Arc::clone(self), server, group, standard_group, placement, load }
     }
 
     fn give_back(&self, lease: &Lease) {
-        self.ledger.lock().give_back(lease.server, lease.group, lease.load);
+        {
+            let mut state = self.state.lock();
+            let group = state.topology.group_of(lease.server);
+            state.ledger.give_back(lease.server, group, lease.load);
+        }
+        self.tell_capacity();
     }
 
-    /// The least loaded untried server of the home group, else of the nearest group that has one, else the least
-    /// loaded of the home group again.
-    fn least_loaded_near(&self, ledger: &Ledger, home: usize, tried: &Tried) -> usize {
-        let groups = self.topology.groups();
-        self.topology
-            .nearest_first(home)
-            .find_map(|group| pick::least_loaded(ledger, groups[group].clone(), tried, self.ties))
-            .or_else(|| pick::least_loaded(ledger, groups[home].clone(), &Tried::default(), self.ties))
-            .expect("a topology has no empty group")
+    fn tell_capacity(&self) {
+        if let Some(call) = self.capacity_came.get() {
+            call();
+        }
+    }
+}
+
+impl State {
+    /// The bucket policy: the group by length and load, then the server in it or near it.
+    fn place(&self, buckets: &Buckets, load: Load, tried: &Tried) -> Result<(usize, usize, Placement), Unavailable> {
+        let choice = buckets.choose(load.tokens(), |group| {
+            // Nobody is drawn to a group that cannot serve, however empty it is.
+            if self.is_live(group) { self.ledger.group(group).load.tokens() } else { f64::INFINITY }
+        });
+        let (server, group) = self.least_loaded_near(choice.chosen, load, tried)?;
+        let placement = match group {
+            _ if group == choice.standard => Placement::Standard,
+            _ if group == choice.chosen => Placement::Redirected,
+            _ => Placement::Failover,
+        };
+        Ok((server, choice.standard, placement))
     }
 
-    fn least_loaded_of_all(&self, ledger: &Ledger, tried: &Tried, ties: Ties) -> usize {
-        let all = 0..self.topology.servers();
-        pick::least_loaded(ledger, all.clone(), tried, ties)
-            .or_else(|| pick::least_loaded(ledger, all, &Tried::default(), ties))
-            .expect("a topology is not empty")
+    /// The least loaded server of the nearest group that has a live one left, untried ones first.
+    fn least_loaded_near(&self, home: usize, load: Load, tried: &Tried) -> Result<(usize, usize), Unavailable> {
+        self.nearest(home, load, |server| !tried.contains(server)).or_else(|unavailable| match unavailable {
+            Unavailable::NoneLive => self.nearest(home, load, |_| true),
+            Unavailable::NoneFree => Err(unavailable),
+        })
+    }
+
+    fn nearest(
+        &self,
+        home: usize,
+        load: Load,
+        is_eligible: impl Fn(usize) -> bool,
+    ) -> Result<(usize, usize), Unavailable> {
+        for group in self.topology.nearest_first(home) {
+            let live = self.topology.groups()[group].iter().copied();
+            let live = live.filter(|server| self.admissions[*server].is_open && is_eligible(*server));
+            let free = live.clone().filter(|server| self.admits(*server, load));
+            if let Some(server) = pick::least_loaded(&self.ledger, free, self.ties) {
+                return Ok((server, group));
+            }
+            if live.clone().next().is_some() {
+                return Err(Unavailable::NoneFree);
+            }
+        }
+        Err(Unavailable::NoneLive)
+    }
+
+    /// The plain policy: all servers are one group.
+    fn least_loaded_of_all(&self, load: Load, tried: &Tried) -> Result<usize, Unavailable> {
+        let live = self.topology.servers().filter(|server| self.admissions[*server].is_open);
+        let untried = live.clone().filter(|server| !tried.contains(*server));
+        let is_anyone_untried = untried.clone().next().is_some();
+        let free = |server: &usize| self.admits(*server, load);
+        let server = if is_anyone_untried {
+            pick::least_loaded(&self.ledger, untried.filter(free), self.ties)
+        } else {
+            pick::least_loaded(&self.ledger, live.clone().filter(free), self.ties)
+        };
+        match server {
+            Some(server) => Ok(server),
+            None if live.clone().next().is_some() => Err(Unavailable::NoneFree),
+            None => Err(Unavailable::NoneLive),
+        }
+    }
+
+    fn admits(&self, server: usize, load: Load) -> bool {
+        self.admissions[server].admits(self.ledger.server(server), load)
+    }
+
+    fn is_live(&self, group: usize) -> bool {
+        self.topology.groups()[group].iter().any(|server| self.admissions[*server].is_open)
+    }
+}
+
+fn check_groups(topology: &Topology, policy: &Policy) -> Result<(), GroupMismatch> {
+    let groups = topology.groups().len();
+    match policy {
+        Policy::ReferenceBucket(buckets) if buckets.count().get() != groups => {
+            Err(GroupMismatch { buckets: buckets.count().get(), groups })
+        }
+        _ => Ok(()),
     }
 }

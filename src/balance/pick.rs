@@ -1,7 +1,6 @@
 //! The second idea of the example: inside a group, the server with the least active load gets the request.
 
-use std::ops::Range;
-
+use super::Load;
 use super::load::Ledger;
 
 /// Which of equally loaded servers wins.
@@ -38,27 +37,23 @@ impl Tried {
     }
 }
 
-/// The least loaded server of a range, leaving out the tried ones; `None` when all were tried.
+/// The least loaded of some servers; `None` when there is none.
 ///
-/// One pass over the cached loads: its cost grows with the number of servers in the group (about a nanosecond each).
-pub(super) fn least_loaded(ledger: &Ledger, servers: Range<usize>, tried: &Tried, ties: Ties) -> Option<usize> {
-    let first = servers.start;
-    let mut best: Option<usize> = None;
-    for (offset, load) in ledger.active_in(servers).iter().enumerate() {
-        let server = first + offset;
-        if !tried.is_empty() && tried.contains(server) {
-            continue;
-        }
+/// One pass over the cached loads: its cost grows with the number of servers (about a nanosecond each).
+pub(super) fn least_loaded(ledger: &Ledger, servers: impl Iterator<Item = usize>, ties: Ties) -> Option<usize> {
+    let mut best: Option<(usize, Load)> = None;
+    for server in servers {
+        let load = ledger.server(server).load;
         let wins = match best {
             None => true,
-            Some(best) if *load == ledger.active(best) => {
+            Some((best, least)) if load == least => {
                 ties == Ties::LeastRecentlyUsed && ledger.last_chosen(server) < ledger.last_chosen(best)
             }
-            Some(best) => *load < ledger.active(best),
+            Some((_, least)) => load < least,
         };
         if wins {
-            best = Some(server);
+            best = Some((server, load));
         }
     }
-    best
+    best.map(|(server, _)| server)
 }

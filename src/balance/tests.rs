@@ -1,6 +1,5 @@
 //! The balancer against a plain model, and what it promises under concurrency.
 
-use std::ops::Range;
 use std::sync::Barrier;
 use std::thread;
 
@@ -21,14 +20,19 @@ enum Step {
     },
     /// Ends one of the running requests, counted round.
     Drop(usize),
+    /// Opens, limits or closes one of the servers, counted round.
+    Admit(usize, Admission),
+    /// Deals the servers out to the groups anew; those that get the last value leave.
+    Regroup(Vec<usize>),
 }
 
 /// The balancer retold without a ledger: everything is computed anew from the requests that run.
 struct Model {
-    groups: Vec<Range<usize>>,
+    groups: Vec<Vec<usize>>,
     policy: Policy,
     ties: Ties,
     running: Vec<Running>,
+    admissions: Vec<Admission>,
     /// When each server was last chosen; 0 is never.
     last_chosen: Vec<usize>,
     choices: usize,
@@ -41,7 +45,7 @@ struct Running {
 }
 
 impl Model {
-    fn usage(&self, servers: Range<usize>) -> Usage {
+    fn usage(&self, servers: &[usize]) -> Usage {
         let here = || self.running.iter().filter(|request| servers.contains(&request.server));
         let millitokens = here().map(|request| request.millitokens).sum();
         Usage { load: Load::from_millitokens(millitokens), in_flight: here().count() as u64 }
@@ -49,41 +53,72 @@ impl Model {
 
     fn snapshot(&self) -> Snapshot {
         Snapshot {
-            servers: self.all().map(|server| self.usage(server..server + 1)).collect(),
-            groups: self.groups.iter().map(|group| self.usage(group.clone())).collect(),
+            servers: (0..self.last_chosen.len()).map(|server| self.usage(&[server])).collect(),
+            groups: self.groups.iter().map(|group| self.usage(group)).collect(),
+            admissions: self.admissions.clone(),
         }
     }
 
-    fn all(&self) -> Range<usize> {
-        0..self.last_chosen.len()
+    fn all(&self) -> Vec<usize> {
+        self.groups.concat()
     }
 
-    /// The best server of a range: least load, and of equals the first or the one not chosen for longest.
-    fn best(&self, servers: Range<usize>, tried: u16, ties: Ties) -> Option<usize> {
-        servers.filter(|server| tried & 1 << server == 0).min_by_key(|&server| {
+    fn live(&self, servers: &[usize]) -> Vec<usize> {
+        servers.iter().copied().filter(|server| self.admissions[*server].is_open).collect()
+    }
+
+    /// The best of some servers: least load, and of equals the first or the one not chosen for longest.
+    fn best(&self, servers: &[usize], ties: Ties) -> Option<usize> {
+        let place = |server: usize| servers.iter().position(|other| *other == server);
+        servers.iter().copied().min_by_key(|&server| {
             let waited = if ties == Ties::First { 0 } else { self.last_chosen[server] };
-            (self.usage(server..server + 1).load, waited, server)
+            (self.usage(&[server]).load, waited, place(server))
         })
     }
 
-    fn best_of_all(&self, tried: u16, ties: Ties) -> usize {
-        self.best(self.all(), tried, ties).or_else(|| self.best(self.all(), 0, ties)).unwrap()
+    /// The best of the live untried servers, of all live ones when all were tried, among those that have room.
+    fn best_with_room(&self, live: &[usize], tried: u16, load: Load) -> Result<usize, Unavailable> {
+        let untried: Vec<_> = live.iter().copied().filter(|server| tried & 1 << server == 0).collect();
+        let eligible = if untried.is_empty() { live } else { &untried };
+        let has_room = |server: &usize| self.admissions[*server].admits(self.usage(&[*server]), load);
+        let free: Vec<_> = eligible.iter().copied().filter(has_room).collect();
+        let none = if live.is_empty() { Unavailable::NoneLive } else { Unavailable::NoneFree };
+        self.best(&free, self.ties).ok_or(none)
     }
 
-    /// Server and standard group for a request. Which group the length and the loads ask for is `Buckets`' own matter.
-    fn expected(&self, demand: &Demand, tried: u16) -> (usize, usize) {
+    fn weightless(&self, tried: u16) -> Result<usize, Unavailable> {
+        let live = self.live(&self.all());
+        let untried: Vec<_> = live.iter().copied().filter(|server| tried & 1 << server == 0).collect();
+        let eligible = if untried.is_empty() { live } else { untried };
+        self.best(&eligible, Ties::LeastRecentlyUsed).ok_or(Unavailable::NoneLive)
+    }
+
+    /// Server, standard group and placement. Which group length and loads ask for is `Buckets`' own matter.
+    fn expected(&self, demand: &Demand, tried: u16) -> Result<(usize, usize, Placement), Unavailable> {
+        let load = self.policy.load_of(demand);
         let Policy::ReferenceBucket(buckets) = &self.policy else {
-            let server = self.best_of_all(tried, self.ties);
-            return (server, self.group_of(server));
+            let server = self.best_with_room(&self.live(&self.all()), tried, load)?;
+            return Ok((server, self.group_of(server), Placement::Standard));
         };
-        let loads: Vec<_> = self.groups.iter().map(|group| self.usage(group.clone()).load.tokens()).collect();
-        let length = self.policy.load_of(demand).tokens();
-        let BucketChoice { standard, chosen } = buckets.choose(length, |group| loads[group]);
+        let load_of = |group: &Vec<usize>| {
+            if self.live(group).is_empty() { f64::INFINITY } else { self.usage(group).load.tokens() }
+        };
+        let loads: Vec<_> = self.groups.iter().map(load_of).collect();
+        let BucketChoice { standard, chosen } = buckets.choose(load.tokens(), |group| loads[group]);
         let mut near: Vec<_> = (0..self.groups.len()).collect();
         near.sort_by_key(|&group| (group.abs_diff(chosen), group));
-        let mut untried = near.into_iter().filter_map(|group| self.best(self.groups[group].clone(), tried, self.ties));
-        let again = || self.best(self.groups[chosen].clone(), 0, self.ties);
-        (untried.next().or_else(again).unwrap(), standard)
+        // The nearest group with an untried live server, else the nearest with a live one, decides alone.
+        let live: Vec<_> = near.iter().map(|group| self.live(&self.groups[*group])).collect();
+        let has_untried = |servers: &&Vec<usize>| servers.iter().any(|server| tried & 1 << server == 0);
+        let deciding = live.iter().find(has_untried).or_else(|| live.iter().find(|servers| !servers.is_empty()));
+        let server = self.best_with_room(deciding.ok_or(Unavailable::NoneLive)?, tried, load)?;
+        let group = self.group_of(server);
+        let placement = match group {
+            _ if group == standard => Placement::Standard,
+            _ if group == chosen => Placement::Redirected,
+            _ => Placement::Failover,
+        };
+        Ok((server, standard, placement))
     }
 
     fn group_of(&self, server: usize) -> usize {
@@ -131,14 +166,30 @@ fn any_demand() -> impl Strategy<Value = Demand> {
     })
 }
 
+fn any_admission() -> impl Strategy<Value = Admission> {
+    let load = prop::option::of((0_u64..20_000).prop_map(|tokens| Load::from_millitokens(tokens * 1_000)));
+    (prop::bool::weighted(0.6), prop::option::of(0_u64..3), load)
+        .prop_map(|(is_open, max_in_flight, max_load)| Admission { is_open, max_in_flight, max_load })
+}
+
 fn any_steps() -> impl Strategy<Value = Vec<Step>> {
     let tried = || prop_oneof![2 => Just(0), 1 => any::<u16>(), 1 => Just(u16::MAX)];
     let step = prop_oneof![
-        5 => (any_demand(), tried()).prop_map(|(demand, tried)| Step::Acquire { demand, tried }),
-        1 => tried().prop_map(|tried| Step::AcquireWeightless { tried }),
-        4 => any::<usize>().prop_map(Step::Drop),
+        10 => (any_demand(), tried()).prop_map(|(demand, tried)| Step::Acquire { demand, tried }),
+        2 => tried().prop_map(|tried| Step::AcquireWeightless { tried }),
+        8 => any::<usize>().prop_map(Step::Drop),
+        2 => (any::<usize>(), any_admission()).prop_map(|(server, admission)| Step::Admit(server, admission)),
+        1 => prop::collection::vec(0_usize..6, 9).prop_map(Step::Regroup),
     ];
     prop::collection::vec(step, 1..120)
+}
+
+/// Servers dealt out to so many groups; the ones that get the number of groups are in none.
+fn dealt(places: &[usize], servers: usize, groups: usize) -> Vec<Vec<usize>> {
+    let mut dealt = vec![Vec::new(); groups + 1];
+    (0..servers).for_each(|server| dealt[places[server % places.len()] % (groups + 1)].push(server));
+    dealt.truncate(groups);
+    dealt
 }
 
 proptest! {
@@ -154,12 +205,14 @@ proptest! {
             Policy::ReferenceBucket(Buckets::equal_width(5_000, sizes.len(), tuning).unwrap())
         });
         let ties = if rotate { Ties::LeastRecentlyUsed } else { Ties::First };
+        let servers = topology.servers().count();
         let mut model = Model {
             groups: topology.groups().to_vec(),
             policy: policy.clone(),
             ties,
             running: Vec::new(),
-            last_chosen: vec![0; topology.servers()],
+            admissions: vec![Admission::default(); servers],
+            last_chosen: vec![0; servers],
             choices: 0,
         };
         let balancer = Arc::new(Balancer::new(topology, policy, ties).unwrap());
@@ -167,22 +220,26 @@ proptest! {
         for step in steps {
             match step {
                 Step::Acquire { demand, tried: failed } => {
-                    let (server, standard) = model.expected(&demand, failed);
                     let lease = balancer.acquire(&demand, &tried(failed));
-                    prop_assert_eq!((lease.server(), lease.standard_group()), (server, standard));
-                    prop_assert_eq!(lease.group(), model.group_of(server));
-                    prop_assert_eq!(lease.is_redirected(), lease.group() != standard);
-                    prop_assert_eq!(lease.load(), model.policy.load_of(&demand));
-                    model.start(server, lease.load());
-                    leases.push(lease);
+                    let placed = lease.as_ref().map(|lease| (lease.server(), lease.standard_group(), lease.placement()));
+                    prop_assert_eq!(placed.map_err(|unavailable| *unavailable), model.expected(&demand, failed));
+                    if let Ok(lease) = lease {
+                        prop_assert!(model.admissions[lease.server()].is_open, "no closed server gets a request");
+                        prop_assert_eq!(lease.group(), model.group_of(lease.server()));
+                        prop_assert_eq!(lease.load(), model.policy.load_of(&demand));
+                        model.start(lease.server(), lease.load());
+                        leases.push(lease);
+                    }
                 }
                 Step::AcquireWeightless { tried: failed } => {
-                    let server = model.best_of_all(failed, Ties::LeastRecentlyUsed);
                     let lease = balancer.acquire_weightless(&tried(failed));
-                    prop_assert_eq!((lease.server(), lease.load()), (server, Load::ZERO));
-                    prop_assert!(!lease.is_redirected());
-                    model.start(server, Load::ZERO);
-                    leases.push(lease);
+                    let server = lease.as_ref().map(Lease::server).map_err(|unavailable| *unavailable);
+                    prop_assert_eq!(server, model.weightless(failed));
+                    if let Ok(lease) = lease {
+                        prop_assert_eq!((lease.load(), lease.placement()), (Load::ZERO, Placement::Standard));
+                        model.start(lease.server(), Load::ZERO);
+                        leases.push(lease);
+                    }
                 }
                 Step::Drop(number) if !leases.is_empty() => {
                     let number = number % leases.len();
@@ -190,6 +247,15 @@ proptest! {
                     model.running.swap_remove(number);
                 }
                 Step::Drop(_) => {}
+                Step::Admit(server, admission) => {
+                    balancer.set_admission(server % servers, admission);
+                    model.admissions[server % servers] = admission;
+                }
+                Step::Regroup(places) => {
+                    model.groups = dealt(&places, servers, sizes.len());
+                    let topology = Topology::new(model.groups.clone()).unwrap();
+                    balancer.reconfigure(topology, model.policy.clone(), ties).unwrap();
+                }
             }
             prop_assert_eq!(balancer.snapshot(), model.snapshot());
         }
@@ -199,7 +265,7 @@ proptest! {
 }
 
 fn assert_idle(balancer: &Balancer) {
-    let Snapshot { servers, groups } = balancer.snapshot();
+    let Snapshot { servers, groups, .. } = balancer.snapshot();
     assert!(servers.iter().chain(&groups).all(|usage| *usage == Usage::default()), "{servers:?} {groups:?}");
 }
 
@@ -227,7 +293,7 @@ fn assert_a_burst_spreads(balancer: &Arc<Balancer>) {
                 scope.spawn(move || {
                     start.wait();
                     let requests = (first..REQUESTS).step_by(threads);
-                    requests.map(|_| balancer.acquire(&demand, &Tried::default())).collect::<Vec<_>>()
+                    requests.map(|_| balancer.acquire(&demand, &Tried::default()).unwrap()).collect::<Vec<_>>()
                 })
             };
             let senders: Vec<_> = (0..threads).map(sender).collect();
@@ -262,7 +328,7 @@ fn a_burst_from_all_threads_spreads_over_groups_when_only_load_counts() {
 #[test]
 fn a_panicking_thread_gives_back_the_load_of_its_lease() {
     let balancer = plain(2, Ties::First);
-    let lease = balancer.acquire(&Demand::of_bytes(100), &Tried::default());
+    let lease = balancer.acquire(&Demand::of_bytes(100), &Tried::default()).unwrap();
     assert_eq!(balancer.snapshot().servers[0].in_flight, 1);
     let panicked = thread::scope(|scope| {
         let owner = scope.spawn(move || {
@@ -279,10 +345,10 @@ fn a_panicking_thread_gives_back_the_load_of_its_lease() {
 
 /// How often each server is chosen when so many requests overlap.
 fn choices(balancer: &Arc<Balancer>, requests: usize, overlapping: usize) -> Vec<usize> {
-    let mut chosen = vec![0; balancer.topology().servers()];
+    let mut chosen = vec![0; balancer.topology().servers().count()];
     let mut running = std::collections::VecDeque::new();
     for _ in 0..requests {
-        let lease = balancer.acquire(&Demand::of_bytes(100), &Tried::default());
+        let lease = balancer.acquire(&Demand::of_bytes(100), &Tried::default()).unwrap();
         chosen[lease.server()] += 1;
         running.push_back(lease);
         if running.len() == overlapping {
@@ -305,7 +371,7 @@ fn a_retry_leaves_its_group_only_when_all_of_it_was_tried() {
     let balancer = bucketed(4, 2, RedirectTuning::default());
     let short = Demand::of_bytes(100);
     let servers = [0b0000, 0b0001, 0b0011, 0b0111, 0b1111].map(|failed| {
-        let lease = balancer.acquire(&short, &tried(failed));
+        let lease = balancer.acquire(&short, &tried(failed)).unwrap();
         assert_eq!(lease.standard_group(), 0);
         lease.server()
     });
@@ -319,4 +385,39 @@ fn buckets_and_groups_must_be_equal_in_number() {
     let mismatch = Balancer::new(topology, Policy::ReferenceBucket(buckets), Ties::First).unwrap_err();
     assert_eq!(mismatch, GroupMismatch { buckets: 3, groups: 2 });
     assert_eq!(mismatch.to_string(), "3 buckets need as many groups, there are 2");
+}
+
+#[test]
+fn whoever_waits_is_told_when_a_place_may_be_free() {
+    let told = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let times = || told.load(std::sync::atomic::Ordering::Relaxed);
+    let balancer = plain(1, Ties::First);
+    let counter = Arc::clone(&told);
+    balancer.on_capacity(move || {
+        counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    });
+    let lease = balancer.acquire(&Demand::of_bytes(100), &Tried::default()).unwrap();
+    assert_eq!(times(), 0);
+    drop(lease);
+    assert_eq!(times(), 1);
+    balancer.set_admission(0, Admission::closed());
+    balancer.set_admission(0, Admission::default());
+    assert_eq!(times(), 3);
+    balancer.reconfigure(Topology::split_evenly(1, 1).unwrap(), Policy::ReferencePlain, Ties::First).unwrap();
+    assert_eq!(times(), 4);
+}
+
+#[test]
+fn a_server_that_left_is_counted_until_its_last_request_ends_and_then_gives_its_number_away() {
+    let balancer = plain(2, Ties::First);
+    let lease = balancer.acquire(&Demand::of_bytes(100), &Tried::default()).unwrap();
+    let only_the_other = Topology::new(vec![vec![1]]).unwrap();
+    balancer.reconfigure(only_the_other, Policy::ReferencePlain, Ties::First).unwrap();
+    assert_eq!(balancer.snapshot().servers[0], Usage { load: lease.load(), in_flight: 1 });
+    assert_eq!(balancer.snapshot().groups[0], Usage::default());
+    assert_eq!(balancer.add_server(Admission::default(), &[]), 2, "its number is in use");
+    drop(lease);
+    assert_idle(&balancer);
+    assert_eq!(balancer.add_server(Admission::closed(), &[2]), 0, "its number is free");
+    assert_eq!(balancer.snapshot().admissions[0], Admission::closed());
 }

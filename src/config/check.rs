@@ -7,7 +7,7 @@ use super::address::{self, Endpoint};
 use super::draft::{Bound, Draft, GroupDraft, ServerDraft};
 use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
-use super::{Config, Group, Server};
+use super::{Config, Group, Server, ServerLimits};
 use crate::balance::{Bucket, Buckets, Policy};
 
 impl Draft {
@@ -20,7 +20,7 @@ impl Draft {
         refuse_repeated_servers(&self.groups, problems);
         refuse_loops(&self.groups, &listen, admin, problems);
         let pingora = self.pingora.finish(self.retry.max_attempts, problems);
-        let groups = self.groups.into_iter().filter_map(group).collect();
+        let groups = self.groups.into_iter().filter_map(|draft| group(draft, self.server_limits)).collect();
         let config = Config {
             listen: listen.into_iter().map(|listener| listener.value).collect(),
             admin,
@@ -30,9 +30,11 @@ impl Draft {
             max_body_bytes: self.max_body_bytes,
             timeouts: self.timeouts,
             retry: self.retry,
+            queue: self.queue,
             strip_request_headers: self.strip,
             upstream_authorization: self.upstream_authorization,
             access: self.access,
+            shutdown: self.shutdown,
             pingora,
         };
         problems.none().then_some(config)
@@ -157,11 +159,11 @@ fn refuse_loops(groups: &[GroupDraft], listen: &[Located<SocketAddr>], admin: Op
     }
 }
 
-fn group(draft: GroupDraft) -> Option<Group> {
+fn group(draft: GroupDraft, limits: ServerLimits) -> Option<Group> {
     let servers = draft.servers.into_iter().map(|server| {
-        let ServerDraft { endpoint, name, authorization } = server.value;
+        let ServerDraft { endpoint, name, authorization, limits: own } = server.value;
         let name = name.unwrap_or_else(|| endpoint.authority());
-        Server { name, host: endpoint.host, port: endpoint.port, authorization }
+        Server { name, host: endpoint.host, port: endpoint.port, authorization, limits: own.or(limits) }
     });
     Some(Group { name: draft.name?.value, servers: servers.collect() })
 }

@@ -9,8 +9,9 @@ use super::pingora::PingoraDraft;
 use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
 use super::section::{Item, Parsed, Section, or_none};
+use super::settings::OwnLimits;
 use super::yaml::Node;
-use super::{Environment, Retry, Timeouts, access, secret, settings, value};
+use super::{Environment, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts, access, secret, settings, value};
 use crate::access::Rules;
 use crate::balance::Ties;
 
@@ -24,9 +25,13 @@ pub(super) struct Draft {
     pub(super) max_body_bytes: usize,
     pub(super) timeouts: Timeouts,
     pub(super) retry: Retry,
+    pub(super) queue: QueueLimits,
+    /// For servers without limits of their own.
+    pub(super) server_limits: ServerLimits,
     pub(super) strip: Vec<HeaderName>,
     pub(super) upstream_authorization: Option<HeaderValue>,
     pub(super) access: Rules,
+    pub(super) shutdown: Shutdown,
     pub(super) pingora: PingoraDraft,
 }
 
@@ -52,12 +57,13 @@ pub(super) struct ServerDraft {
     pub(super) endpoint: Endpoint,
     pub(super) name: Option<String>,
     pub(super) authorization: Option<HeaderValue>,
+    pub(super) limits: OwnLimits,
 }
 
 impl ServerDraft {
     /// A server of which only the address is known.
     pub(super) fn at(endpoint: Endpoint) -> Self {
-        Self { endpoint, name: None, authorization: None }
+        Self { endpoint, name: None, authorization: None, limits: OwnLimits::default() }
     }
 }
 
@@ -73,9 +79,12 @@ impl Draft {
             max_body_bytes: settings::DEFAULT_MAX_BODY_BYTES,
             timeouts: Timeouts::default(),
             retry: Retry::default(),
+            queue: QueueLimits::default(),
+            server_limits: ServerLimits::default(),
             strip: settings::default_strip(),
             upstream_authorization: None,
             access: Rules::default(),
+            shutdown: Shutdown::default(),
             pingora: PingoraDraft::default(),
         }
     }
@@ -97,10 +106,12 @@ impl Draft {
             });
             draft.timeouts = section.section("timeouts", settings::timeouts);
             draft.retry = section.section("retry", settings::retry);
+            (draft.queue, draft.server_limits) = section.section("queue", settings::queue);
             draft.strip = section.section("headers", settings::strip);
             draft.upstream_authorization =
                 section.section("upstream", |section| secret::authorization(section, environment));
             access::read(section, &mut draft.access, environment);
+            draft.shutdown = section.section("shutdown", Shutdown::read);
             draft.pingora = section.section("pingora", PingoraDraft::read);
             draft
         })
@@ -165,7 +176,8 @@ fn server(item: &Item<'_>, environment: Environment<'_>) -> Option<Located<Serve
         let address = section.required("address", server_address);
         let name = section.value("name", value::name).map(|name| name.value);
         let authorization = secret::authorization(section, environment);
+        let limits = OwnLimits::read(section);
         let Located { value: endpoint, spot } = address?;
-        Some(Located::new(ServerDraft { endpoint, name, authorization }, spot))
+        Some(Located::new(ServerDraft { endpoint, name, authorization, limits }, spot))
     })
 }

@@ -134,9 +134,10 @@ mod tests {
     fn every_section_reaches_the_configuration() {
         let text = "listen: [127.0.0.1:7000, 127.0.0.2:7000]\nadmin: {listen: 127.0.0.1:7001}\n\
                     groups: [{name: g, up_to_tokens: 9, servers: [{address: a:1, name: s, api_key: k}]}]\n\
-                    policy: {ties: first}\nlimits: {max_body_size: 1KiB, max_headers: 7}\ntimeouts: {total: 1h}\n\
-                    retry: {max_attempts: 5}\nheaders: {strip: [x-a]}\nupstream: {api_key: u}\naccess: {keys: [{name: a, key: k}]}\n\
-                    forwarded: {trusted_proxies: [10.0.0.1]}\ncors: {allow_origins: [any]}\npingora: {threads: 3}\n";
+                     policy: {ties: first}\nlimits: {max_body_size: 1KiB, max_headers: 7}\ntimeouts: {total: 1h}\n\
+                     retry: {max_attempts: 5}\nheaders: {strip: [x-a]}\nupstream: {api_key: u}\naccess: {keys: [{name: a, key: k}]}\n\
+                     forwarded: {trusted_proxies: [10.0.0.1]}\ncors: {allow_origins: [any]}\nshutdown: {delay: 4s}\n\
+                     pingora: {threads: 3}\n";
         let config = read_text(text).unwrap();
         assert_eq!(config.listen, ["127.0.0.1:7000", "127.0.0.2:7000"].map(|address| address.parse().unwrap()));
         assert_eq!(config.admin, "127.0.0.1:7001".parse().ok());
@@ -152,6 +153,7 @@ mod tests {
         assert_eq!(config.access.keys.iter().count(), 1);
         assert_eq!(config.access.trusted_proxies.networks().len(), 1);
         assert_eq!(config.access.cors.unwrap().max_age.as_secs(), 600);
+        assert_eq!(config.shutdown.delay.as_secs(), 4);
         assert_eq!(config.pingora.threads, 3);
     }
 

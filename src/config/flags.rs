@@ -169,8 +169,8 @@ impl Flags {
             .zip(ports)
             .map(|(host, port)| host_of(host, &spot, problems).map(|host| Endpoint { host, port }))
             .collect();
-        for (group, range) in draft.groups.iter_mut().zip(topology.groups()) {
-            let endpoints = servers[range.clone()].iter().flatten().cloned();
+        for (group, numbers) in draft.groups.iter_mut().zip(topology.groups()) {
+            let endpoints = numbers.iter().filter_map(|number| servers[*number].clone());
             group.servers = endpoints.map(|server| Located::new(ServerDraft::at(server), spot.clone())).collect();
         }
     }

@@ -22,6 +22,7 @@ mod problem;
 mod secret;
 mod section;
 mod settings;
+mod shutdown;
 mod summary;
 pub(crate) mod value;
 mod yaml;
@@ -39,6 +40,7 @@ pub use file::{known_keys, load};
 pub use flags::{DEFAULT_GROUP_THRESHOLD, DEFAULT_MAX_REQUEST_TOKENS, Flags};
 pub use problem::{Problem, Refusal};
 pub use settings::DEFAULT_MAX_BODY_BYTES;
+pub use shutdown::Shutdown;
 pub use summary::Summary;
 
 /// Looks up an environment variable; `None` when it is not set.
@@ -72,12 +74,16 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// How often and how fast a failed request is tried elsewhere.
     pub retry: Retry,
+    /// How many requests may wait for a server, and for how long.
+    pub queue: QueueLimits,
     /// Request headers that are not passed on to the servers.
     pub strip_request_headers: Vec<HeaderName>,
     /// Replaces the client's `Authorization` towards every server that has no key of its own.
     pub upstream_authorization: Option<HeaderValue>,
     /// Who may do what on the port for clients.
     pub access: Rules,
+    /// How the process ends.
+    pub shutdown: Shutdown,
     /// Pingora's own settings.
     pub pingora: ServerConf,
 }
@@ -102,6 +108,17 @@ pub struct Server {
     pub port: u16,
     /// `Authorization` towards this server, in place of the client's.
     pub authorization: Option<HeaderValue>,
+    /// How much it is given at once.
+    pub limits: ServerLimits,
+}
+
+/// How much a server is given at once. What is beyond waits in Tidegate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ServerLimits {
+    /// Most requests that run on it; `None` is no limit.
+    pub max_in_flight: Option<u64>,
+    /// Most tokens of load that are active on it; `None` is no limit. A larger request runs when nothing else does.
+    pub max_active_tokens: Option<u64>,
 }
 
 impl Server {
@@ -135,6 +152,17 @@ pub struct Timeouts {
     pub client_keepalive: Duration,
     /// How long an idle connection to a server is kept. Below vLLM's own 5 s, so that it is we who close it.
     pub server_keepalive: Duration,
+}
+
+/// Bounds of the queue, for each group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueLimits {
+    /// Most requests that wait.
+    pub max_requests: usize,
+    /// Most bytes of bodies that wait.
+    pub max_bytes: usize,
+    /// For how long a request waits; `None`: it does not.
+    pub max_wait: Option<Duration>,
 }
 
 /// Retries: only before the first byte has gone to the client.

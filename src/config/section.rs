@@ -114,6 +114,14 @@ impl<'a> Section<'a> {
         self.value(key, parse)
     }
 
+    /// Reports a key that is no longer known, when it is there. `instead` says what to do.
+    pub(super) fn gone(&mut self, key: &str, instead: &str) {
+        if let Some(entry) = self.entries.remove(key) {
+            self.order.retain(|other| other.key != key);
+            self.problems.error(&self.spot.child(key).at(entry.line), format!("no longer known, {instead}"));
+        }
+    }
+
     /// Replaces `target` when the key is there.
     pub(super) fn set<T>(&mut self, key: &'static str, target: &mut T, parse: impl Fn(&Node) -> Parsed<T>) {
         if let Some(given) = self.value(key, parse) {

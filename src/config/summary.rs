@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 
 use super::access::AccessSummary;
-use super::{Config, Group, Timeouts};
+use super::{Config, Group, QueueLimits, Timeouts};
 use crate::balance::{Neighbours, Policy, Ties};
 
 /// Shows a configuration in words. No key's text is in it.
@@ -28,11 +28,22 @@ impl Display for Summary<'_> {
         let retry = &config.retry;
         let [base, max] = [retry.base_delay, retry.max_delay].map(humantime::format_duration);
         writeln!(out, "retry: max_attempts {}, base_delay {base}, max_delay {max}", retry.max_attempts)?;
+        writeln!(out, "queue: {}", queue(&config.queue))?;
         writeln!(out, "headers: strip {}", list(&config.strip_request_headers))?;
         let key = if config.upstream_authorization.is_some() { "the configured key" } else { "the client's key" };
         writeln!(out, "upstream: {key} is sent to servers without a key of their own")?;
         write!(out, "{access}")?;
+        let [delay, grace] = [config.shutdown.delay, config.shutdown.grace].map(humantime::format_duration);
+        writeln!(out, "shutdown: delay {delay}, grace {grace}")?;
         pingora(out, config)
+    }
+}
+
+fn queue(queue: &QueueLimits) -> String {
+    let max_size = ByteSize::b(queue.max_bytes as u64);
+    match queue.max_wait.map(humantime::format_duration) {
+        Some(max_wait) => format!("max_requests {}, max_size {max_size}, max_wait {max_wait}", queue.max_requests),
+        None => "none: a request that no server can take is refused at once".to_owned(),
     }
 }
 
@@ -84,6 +95,12 @@ fn group(out: &mut fmt::Formatter<'_>, group: &Group, range: &str) -> fmt::Resul
         if server.name != authority {
             write!(out, ", name {}", server.name)?;
         }
+        if let Some(most) = server.limits.max_in_flight {
+            write!(out, ", max_in_flight {most}")?;
+        }
+        if let Some(most) = server.limits.max_active_tokens {
+            write!(out, ", max_active_tokens {most}")?;
+        }
         out.write_str(if server.authorization.is_some() { ", a key of its own\n" } else { "\n" })?;
     }
     Ok(())
@@ -113,14 +130,8 @@ fn or_none(limit: Option<Duration>) -> String {
 
 fn pingora(out: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
     let conf = &config.pingora;
-    let seconds = |seconds: Option<u64>| or_none(seconds.map(Duration::from_secs));
-    let (grace, timeout) = (seconds(conf.grace_period_seconds), seconds(conf.graceful_shutdown_timeout_seconds));
     let stealing = if conf.work_stealing { "work stealing" } else { "no work stealing" };
     let daemon = if conf.daemon { "in the background" } else { "in the foreground" };
     let (threads, socket) = (conf.threads, &conf.upgrade_sock);
-    writeln!(
-        out,
-        "pingora: {daemon}, {threads} threads, {stealing}, grace_period {grace}, graceful_shutdown_timeout {timeout}, \
-         upgrade_sock {socket}"
-    )
+    writeln!(out, "pingora: {daemon}, {threads} threads, {stealing}, upgrade_sock {socket}")
 }

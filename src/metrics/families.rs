@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Instant, SystemTime};
 
+use arc_swap::ArcSwap;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -13,9 +14,9 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
 use super::labels::{AttemptLabels, GroupLabels, ReasonLabels, RedirectLabels, VersionLabels};
-use super::usage::Names;
-use super::{AttemptResult, Metrics, RetryReason, since_1970};
-use crate::config::Group;
+use super::queue::QueueMetrics;
+use super::usage::{Roster, ServerName};
+use super::{AttemptResult, Metrics, RetryReason, Series, since_1970};
 
 /// Upper bounds in seconds, from an error that is answered at once to a long prompt on a busy server.
 const SECONDS: [f64; 19] = [
@@ -28,12 +29,10 @@ const BODY_BYTES: [f64; 10] =
     [256.0, 1_024.0, 4_096.0, 16_384.0, 65_536.0, 262_144.0, 1_048_576.0, 4_194_304.0, 16_777_216.0, 67_108_864.0];
 
 impl Metrics {
-    /// Counters at zero for these groups and their servers. Both are numbered in the order given, servers across all
-    /// groups, as in the [`Balancer`](crate::balance::Balancer) of the same configuration. The other methods take these
-    /// numbers and panic at any other.
+    /// Counters at zero for these groups and servers, which the other methods know by their numbers in the
+    /// [`Balancer`](crate::balance::Balancer). Other numbers are not counted.
     #[must_use]
-    pub fn new(groups: &[Group]) -> Self {
-        let names = Arc::new(Names::of(groups));
+    pub fn new(roster: &Roster) -> Self {
         let start_time = SystemTime::now();
         let mut registry = Registry::default();
 
@@ -79,7 +78,7 @@ impl Metrics {
             seconds_by_group(),
         );
 
-        Self {
+        let metrics = Self {
             requests: registered(
                 &mut registry,
                 "tidegate_requests",
@@ -111,28 +110,12 @@ impl Metrics {
                 "Requests with a known API key that were not let in, by the key's name and the reason",
                 Family::default(),
             ),
-            attempts: (names.servers.iter())
-                .map(|name| {
-                    AttemptResult::ALL.map(|result| {
-                        let labels = AttemptLabels { server: Arc::clone(&name.server), result: result.label() };
-                        attempts.get_or_create_owned(&labels)
-                    })
-                })
-                .collect(),
+            attempts,
             retries: RetryReason::ALL
                 .map(|reason| retries.get_or_create_owned(&ReasonLabels { reason: reason.label() })),
-            redirects: (names.groups.iter().enumerate())
-                .map(|(from, from_name)| {
-                    let counter = |(to, to_name): (usize, &Arc<str>)| {
-                        if from == to {
-                            return Counter::default();
-                        }
-                        let labels = RedirectLabels { from: Arc::clone(from_name), to: Arc::clone(to_name) };
-                        redirects.get_or_create_owned(&labels)
-                    };
-                    names.groups.iter().enumerate().map(counter).collect()
-                })
-                .collect(),
+            redirects,
+            redirects_in_all: Counter::default(),
+            queue: QueueMetrics::new(&mut registry),
             request_bytes: registered(
                 &mut registry,
                 "tidegate_request_bytes",
@@ -151,27 +134,56 @@ impl Metrics {
                 "Sizes of the bodies of requests that count as load",
                 Histogram::new(BODY_BYTES),
             ),
-            time_to_first_byte: for_each_group(&names, &time_to_first_byte),
-            request_duration: for_each_group(&names, &request_duration),
-            names,
+            time_to_first_byte,
+            request_duration,
+            series: ArcSwap::from_pointee(Series::default()),
             start_time,
             started: Instant::now(),
             registry,
-        }
+        };
+        metrics.follow(roster);
+        metrics
+    }
+
+    /// Counts for these groups and servers from now on. Series of others stay on the page, and stand still.
+    pub fn follow(&self, roster: &Roster) {
+        let attempts = |name: &ServerName| {
+            AttemptResult::ALL.map(|result| {
+                let labels = AttemptLabels { server: Arc::clone(&name.server), result: result.label() };
+                self.attempts.get_or_create_owned(&labels)
+            })
+        };
+        let redirects = |(from, from_name): (usize, &Arc<str>)| {
+            let counter = |(to, to_name): (usize, &Arc<str>)| {
+                if from == to {
+                    return Counter::default();
+                }
+                let labels = RedirectLabels { from: Arc::clone(from_name), to: Arc::clone(to_name) };
+                self.redirects.get_or_create_owned(&labels)
+            };
+            roster.groups.iter().enumerate().map(counter).collect()
+        };
+        self.series.store(Arc::new(Series {
+            attempts: roster.servers.iter().map(|name| name.as_ref().map(attempts)).collect(),
+            redirects: roster.groups.iter().enumerate().map(redirects).collect(),
+            time_to_first_byte: for_each_group(roster, &self.time_to_first_byte),
+            request_duration: for_each_group(roster, &self.request_duration),
+            roster: roster.clone(),
+        }));
     }
 }
 
-type SecondsByGroup = Family<GroupLabels, Histogram, fn() -> Histogram>;
+pub(super) type SecondsByGroup = Family<GroupLabels, Histogram, fn() -> Histogram>;
 
-fn seconds_by_group() -> SecondsByGroup {
+pub(super) fn seconds_by_group() -> SecondsByGroup {
     Family::new_with_constructor(|| Histogram::new(SECONDS))
 }
 
-fn for_each_group(names: &Names, family: &SecondsByGroup) -> Vec<Histogram> {
-    names.groups.iter().map(|group| family.get_or_create_owned(&GroupLabels { group: Arc::clone(group) })).collect()
+fn for_each_group(roster: &Roster, family: &SecondsByGroup) -> Vec<Histogram> {
+    roster.groups.iter().map(|group| family.get_or_create_owned(&GroupLabels { group: Arc::clone(group) })).collect()
 }
 
-fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+pub(super) fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric
 }

@@ -15,6 +15,7 @@ mod exposition;
 mod families;
 mod labels;
 mod process;
+mod queue;
 #[cfg(test)]
 mod tests;
 mod usage;
@@ -22,6 +23,7 @@ mod usage;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use arc_swap::ArcSwap;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -29,17 +31,21 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 pub use exposition::Format;
-pub use labels::{AttemptResult, FinishedRequest, Outcome, RetryReason};
-use labels::{KeyLabels, KeyReasonLabels, ReasonLabels, RequestLabels, status_class};
+use families::SecondsByGroup;
+use labels::{AttemptLabels, KeyLabels, KeyReasonLabels, ReasonLabels, RedirectLabels, RequestLabels, status_class};
+pub use labels::{AttemptResult, FinishedRequest, Outcome, QueueExit, RetryReason};
 use process::Process;
-use usage::{Names, Usage};
+use queue::QueueMetrics;
+pub use queue::Waiting;
+pub use usage::Roster;
+use usage::Usage;
 
 use crate::balance::Balancer;
 
 /// All counters of one Tidegate. Cheap to update: no allocation, at most one uncontended lock per series.
 #[derive(Debug)]
 pub struct Metrics {
-    names: Arc<Names>,
+    series: ArcSwap<Series>,
     start_time: SystemTime,
     started: Instant,
     registry: Registry,
@@ -51,14 +57,26 @@ pub struct Metrics {
     key_requests: Family<KeyLabels, Counter>,
     key_prompt_tokens: Family<KeyLabels, Counter>,
     key_rejections: Family<KeyReasonLabels, Counter>,
-    /// By server and result.
-    attempts: Vec<[Counter; AttemptResult::ALL.len()]>,
+    attempts: Family<AttemptLabels, Counter>,
     retries: [Counter; RetryReason::ALL.len()],
-    /// By group of origin and destination. What is on the diagonal is never counted.
-    redirects: Vec<Vec<Counter>>,
+    redirects: Family<RedirectLabels, Counter>,
+    redirects_in_all: Counter,
+    queue: QueueMetrics,
     request_bytes: Counter,
     response_bytes: Counter,
     request_body_bytes: Histogram,
+    time_to_first_byte: SecondsByGroup,
+    request_duration: SecondsByGroup,
+}
+
+/// The series of the groups and servers that there are now, found once and not at each request.
+#[derive(Debug, Default)]
+struct Series {
+    roster: Roster,
+    /// By server number and result.
+    attempts: Vec<Option<[Counter; AttemptResult::ALL.len()]>>,
+    /// By group of origin and destination. What is on the diagonal is never counted.
+    redirects: Vec<Vec<Counter>>,
     /// By group.
     time_to_first_byte: Vec<Histogram>,
     /// By group.
@@ -96,9 +114,12 @@ impl Metrics {
             return;
         };
         self.request_body_bytes.observe(request.request_bytes as f64);
-        self.request_duration[group].observe(request.duration.as_secs_f64());
-        if let Some(time) = request.time_to_first_byte {
-            self.time_to_first_byte[group].observe(time.as_secs_f64());
+        let series = self.series.load();
+        if let Some(request_duration) = series.request_duration.get(group) {
+            request_duration.observe(request.duration.as_secs_f64());
+        }
+        if let (Some(time), Some(seconds)) = (request.time_to_first_byte, series.time_to_first_byte.get(group)) {
+            seconds.observe(time.as_secs_f64());
         }
     }
 
@@ -124,7 +145,9 @@ impl Metrics {
 
     /// Counts an attempt on a server that has ended.
     pub fn attempt_ended(&self, server: usize, result: AttemptResult) {
-        self.attempts[server][result as usize].inc();
+        if let Some(Some(attempts)) = self.series.load().attempts.get(server) {
+            attempts[result as usize].inc();
+        }
     }
 
     /// Counts that a request is tried once more.
@@ -134,8 +157,11 @@ impl Metrics {
 
     /// Counts that a request goes to another group than its length is for. Nothing when both are the same.
     pub fn redirected(&self, from_group: usize, to_group: usize) {
-        if from_group != to_group {
-            self.redirects[from_group][to_group].inc();
+        let series = self.series.load();
+        let redirects = series.redirects.get(from_group).and_then(|redirects| redirects.get(to_group));
+        if let Some(redirects) = redirects.filter(|_| from_group != to_group) {
+            redirects.inc();
+            self.redirects_in_all.inc();
         }
     }
 
@@ -145,7 +171,7 @@ impl Metrics {
         Totals {
             requests: Outcome::ALL.map(|outcome| self.requests_by_outcome[outcome as usize].get()),
             retries: self.retries.iter().map(Counter::get).sum(),
-            redirects: self.redirects.iter().flatten().map(Counter::get).sum(),
+            redirects: self.redirects_in_all.get(),
         }
     }
 
@@ -161,12 +187,14 @@ impl Metrics {
         self.started.elapsed()
     }
 
-    /// The whole page for a scrape: the counters here and the state of the balancer and of the process at this moment.
+    /// The whole page for a scrape: the counters here and the state of the balancer, of the queue (by group) and of the
+    /// process at this moment.
     #[must_use]
-    pub fn render(&self, balancer: &Balancer, format: Format) -> String {
+    pub fn render(&self, balancer: &Balancer, waiting: &[Waiting], format: Format) -> String {
         // A registry of its own for each scrape, so that scrapes at the same time cannot mix their readings.
         let mut state = Registry::default();
-        state.register_collector(Box::new(Usage { names: Arc::clone(&self.names), snapshot: balancer.snapshot() }));
+        let roster = self.series.load().roster.clone();
+        state.register_collector(Box::new(Usage { roster, snapshot: balancer.snapshot(), waiting: waiting.to_vec() }));
         state.register_collector(Box::new(Process::read()));
 
         let mut page = String::new();

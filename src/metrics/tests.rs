@@ -6,25 +6,15 @@ use std::time::Duration;
 
 use super::*;
 use crate::balance::{Bucket, Buckets, Policy, RedirectTuning, Ties, Topology, Tried};
-use crate::config::{Group, Server};
 use crate::prompt::{Demand, Endpoint};
 
 /// Series with the values that they have on a page.
 type Samples = BTreeMap<String, String>;
 
-fn group(name: &str, servers: &[&str]) -> Group {
-    let server = |name: &&str| Server {
-        name: (*name).to_owned(),
-        host: "127.0.0.1".to_owned(),
-        port: 8000,
-        authorization: None,
-    };
-    Group { name: name.to_owned(), servers: servers.iter().map(server).collect() }
-}
-
 /// Two groups: `short` with the servers 0 and 1, `long` with server 2.
-fn groups() -> Vec<Group> {
-    vec![group("short", &["a", "b"]), group("long", &["c"])]
+fn roster() -> Roster {
+    let groups = [("short", vec![(0, "a"), (1, "b")]), ("long", vec![(2, "c")])];
+    Roster::new(groups.into_iter().map(|(name, servers)| (name, servers.into_iter())))
 }
 
 fn balancer() -> Arc<Balancer> {
@@ -44,7 +34,7 @@ fn samples(page: &str) -> Samples {
 /// What a step changed: `series value` of all samples that are new or different, less the buckets of histograms and
 /// the numbers of the process.
 fn step(metrics: &Metrics, balancer: &Balancer, before: &mut Samples) -> Vec<String> {
-    let after = samples(&metrics.render(balancer, Format::OpenMetrics));
+    let after = samples(&metrics.render(balancer, &[], Format::OpenMetrics));
     assert!(before.keys().all(|series| after.contains_key(series)), "a series has vanished");
     let changed = after
         .iter()
@@ -73,7 +63,7 @@ fn finished(outcome: Outcome, status: Option<u16>) -> FinishedRequest {
 #[test]
 fn the_first_page_is_the_golden_page() {
     // To change it on purpose, copy the page from the message.
-    let page = Metrics::new(&groups()).render(&balancer(), Format::OpenMetrics);
+    let page = Metrics::new(&roster()).render(&balancer(), &[], Format::OpenMetrics);
     let golden = include_str!("golden.txt");
     let page = masked_and_sorted(&page);
     assert!(page == golden, "the page is not src/metrics/golden.txt:\n{page}");
@@ -104,11 +94,11 @@ fn masked_and_sorted(page: &str) -> String {
 
 #[test]
 fn each_event_moves_its_own_series_and_no_other() {
-    let (metrics, balancer) = (Metrics::new(&groups()), balancer());
-    let mut page = samples(&metrics.render(&balancer, Format::OpenMetrics));
+    let (metrics, balancer) = (Metrics::new(&roster()), balancer());
+    let mut page = samples(&metrics.render(&balancer, &[], Format::OpenMetrics));
     assert_eq!(step(&metrics, &balancer, &mut page), [""; 0]);
 
-    let lease = balancer.acquire(&Demand::of_bytes(4_002), &Tried::default());
+    let lease = balancer.acquire(&Demand::of_bytes(4_002), &Tried::default()).unwrap();
     assert_eq!(
         step(&metrics, &balancer, &mut page),
         [
@@ -192,7 +182,7 @@ fn each_event_moves_its_own_series_and_no_other() {
 
 #[test]
 fn the_totals_are_the_sums_of_the_page() {
-    let (metrics, balancer) = (Metrics::new(&groups()), balancer());
+    let (metrics, balancer) = (Metrics::new(&roster()), balancer());
     assert_eq!(metrics.totals(), Totals { requests: [0; 4], retries: 0, redirects: 0 });
     for (count, outcome) in (1..).zip(Outcome::ALL) {
         for status in [200, 400, 500].into_iter().cycle().take(count) {
@@ -207,7 +197,7 @@ fn the_totals_are_the_sums_of_the_page() {
     metrics.redirected(1, 1);
     assert_eq!(metrics.totals(), Totals { requests: [1, 2, 3, 4], retries: 4, redirects: 2 });
 
-    let page = samples(&metrics.render(&balancer, Format::Text));
+    let page = samples(&metrics.render(&balancer, &[], Format::Text));
     let sum = |part: &str| -> u64 {
         page.iter().filter(|(series, _)| series.contains(part)).map(|(_, value)| value.parse::<u64>().unwrap()).sum()
     };
@@ -220,7 +210,7 @@ fn the_totals_are_the_sums_of_the_page() {
 
 #[test]
 fn times_and_sizes_fall_into_the_right_buckets() {
-    let (metrics, balancer) = (Metrics::new(&groups()), balancer());
+    let (metrics, balancer) = (Metrics::new(&roster()), balancer());
     let count = |duration: Duration, request_bytes: u64| {
         let request = finished(Outcome::Complete, Some(200));
         metrics.request_finished(&FinishedRequest { group: Some(1), duration, request_bytes, ..request });
@@ -229,7 +219,7 @@ fn times_and_sizes_fall_into_the_right_buckets() {
     count(Duration::from_secs(900), 64 << 20);
     count(Duration::from_secs(901), (64 << 20) + 1);
 
-    let page = samples(&metrics.render(&balancer, Format::Text));
+    let page = samples(&metrics.render(&balancer, &[], Format::Text));
     let duration =
         |bound: &str| &page[&format!(r#"tidegate_request_duration_seconds_bucket{{le="{bound}",group="long"}}"#)];
     assert_eq!([duration("0.001"), duration("600.0"), duration("900.0"), duration("+Inf")], ["1", "1", "2", "3"]);
@@ -240,33 +230,33 @@ fn times_and_sizes_fall_into_the_right_buckets() {
 #[test]
 fn nothing_that_a_client_sends_makes_a_series() {
     // B69 of the field reports: unbounded label values from requests.
-    let (metrics, balancer) = (Metrics::new(&groups()), balancer());
+    let (metrics, balancer) = (Metrics::new(&roster()), balancer());
     let finish = |method: &str, path: &str, status: u16| {
         let endpoint = Endpoint::of(&method.parse().unwrap(), path);
         let request = FinishedRequest { endpoint, ..finished(Outcome::Complete, Some(status)) };
         metrics.request_finished(&request);
     };
     finish("GET", "/", 200);
-    let before = samples(&metrics.render(&balancer, Format::Text)).len();
+    let before = samples(&metrics.render(&balancer, &[], Format::Text)).len();
     for number in 0..2_000_u16 {
         finish(&format!("FOO{number}"), &format!("/v1/\"scan\\{number}\n"), 200);
         finish("POST", &format!("/v1/{number}"), 200);
     }
-    assert_eq!(samples(&metrics.render(&balancer, Format::Text)).len(), before);
+    assert_eq!(samples(&metrics.render(&balancer, &[], Format::Text)).len(), before);
     for status in 0..=u16::MAX {
         finish("GET", "/", status);
     }
     let other_classes = 5;
-    assert_eq!(samples(&metrics.render(&balancer, Format::Text)).len(), before + other_classes);
+    assert_eq!(samples(&metrics.render(&balancer, &[], Format::Text)).len(), before + other_classes);
 }
 
 #[test]
 fn both_formats_hold_the_same_samples_and_declare_each_family_once() {
-    let (metrics, balancer) = (Metrics::new(&groups()), balancer());
+    let (metrics, balancer) = (Metrics::new(&roster()), balancer());
     metrics.rejected("no_server");
     metrics.request_finished(&finished(Outcome::Rejected, Some(503)));
-    let open_metrics = metrics.render(&balancer, Format::OpenMetrics);
-    let text = metrics.render(&balancer, Format::Text);
+    let open_metrics = metrics.render(&balancer, &[], Format::OpenMetrics);
+    let text = metrics.render(&balancer, &[], Format::Text);
 
     let series = |page: &str| samples(page).into_keys().collect::<Vec<_>>();
     assert_eq!(series(&open_metrics), series(&text));
@@ -305,12 +295,12 @@ fn check(page: &str, counter_suffix: &str) {
 
 #[test]
 fn names_with_special_characters_are_escaped() {
-    let metrics = Metrics::new(&[group("a \"b\"\\c\nd", &["é"])]);
+    let metrics = Metrics::new(&Roster::new([("a \"b\"\\c\nd", [(0, "é")].into_iter())].into_iter()));
     let balancer =
         Arc::new(Balancer::new(Topology::from_sizes([1]).unwrap(), Policy::ReferencePlain, Ties::First).unwrap());
-    let _lease = balancer.acquire_weightless(&Tried::default());
+    let _lease = balancer.acquire_weightless(&Tried::default()).unwrap();
     for format in [Format::OpenMetrics, Format::Text] {
-        let page = samples(&metrics.render(&balancer, format));
+        let page = samples(&metrics.render(&balancer, &[], format));
         let in_flight = r#"tidegate_server_in_flight_requests{group="a \"b\"\\c\nd",server="é"}"#;
         assert_eq!(page.get(in_flight).map(String::as_str), Some("1"), "{page:#?}");
     }

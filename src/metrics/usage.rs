@@ -8,49 +8,57 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeLab
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+use super::Waiting;
 use crate::balance::Snapshot;
-use crate::config::Group;
 
-/// The configured names, by number.
-#[derive(Debug)]
-pub(super) struct Names {
+/// The names of groups and servers, by number.
+#[derive(Debug, Clone, Default)]
+pub struct Roster {
     pub(super) groups: Vec<Arc<str>>,
-    pub(super) servers: Vec<ServerName>,
+    /// By number; `None` for numbers that no server has.
+    pub(super) servers: Vec<Option<ServerName>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct ServerName {
     pub(super) group: Arc<str>,
     pub(super) server: Arc<str>,
 }
 
-impl Names {
-    pub(super) fn of(groups: &[Group]) -> Self {
-        let mut names = Self { groups: Vec::new(), servers: Vec::new() };
-        for group in groups {
-            let group_name: Arc<str> = group.name.as_str().into();
-            for server in &group.servers {
-                names.servers.push(ServerName { group: Arc::clone(&group_name), server: server.name.as_str().into() });
+impl Roster {
+    /// A roster of groups by name, each with its servers by number and name.
+    pub fn new<'a>(groups: impl Iterator<Item = (&'a str, impl Iterator<Item = (usize, &'a str)>)>) -> Self {
+        let mut roster = Self::default();
+        for (group, servers) in groups {
+            let group: Arc<str> = group.into();
+            for (number, server) in servers {
+                roster.servers.resize(roster.servers.len().max(number + 1), None);
+                roster.servers[number] = Some(ServerName { group: Arc::clone(&group), server: server.into() });
             }
-            names.groups.push(group_name);
+            roster.groups.push(group);
         }
-        names
+        roster
     }
 }
 
 /// The balancer's counters at one moment.
 #[derive(Debug)]
 pub(super) struct Usage {
-    pub(super) names: Arc<Names>,
+    pub(super) roster: Roster,
     pub(super) snapshot: Snapshot,
+    /// By group; groups beyond the end have nobody waiting.
+    pub(super) waiting: Vec<Waiting>,
 }
 
 impl Collector for Usage {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let servers = || self.names.servers.iter().zip(&self.snapshot.servers);
+        let servers = || {
+            let named = self.roster.servers.iter().zip(&self.snapshot.servers);
+            named.filter_map(|(name, usage)| Some((name.as_ref()?, usage)))
+        };
         let server_labels =
             |name: &ServerName| [("group", Arc::clone(&name.group)), ("server", Arc::clone(&name.server))];
-        let groups = || self.names.groups.iter().zip(&self.snapshot.groups);
+        let groups = || self.roster.groups.iter().zip(&self.snapshot.groups);
         let group_labels = |name: &Arc<str>| [("group", Arc::clone(name))];
 
         gauges(
@@ -76,6 +84,22 @@ impl Collector for Usage {
             "tidegate_group_in_flight_requests",
             "Requests that run in the group.",
             groups().map(|(name, usage)| (group_labels(name), usage.in_flight)),
+        )?;
+        let waiting = || {
+            let all = self.waiting.iter().copied().chain(std::iter::repeat(Waiting::default()));
+            self.roster.groups.iter().zip(all)
+        };
+        gauges(
+            &mut encoder,
+            "tidegate_queue_requests",
+            "Requests whose length is for the group and that wait for a server.",
+            waiting().map(|(name, waiting)| (group_labels(name), waiting.requests)),
+        )?;
+        gauges(
+            &mut encoder,
+            "tidegate_queue_bytes",
+            "Bytes of the bodies of the requests that wait.",
+            waiting().map(|(name, waiting)| (group_labels(name), waiting.bytes)),
         )
     }
 }

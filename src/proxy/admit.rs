@@ -1,5 +1,6 @@
 //! From the request header to a measured request: local answers, the body, the measure.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -13,7 +14,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::context::RequestContext;
 use super::reject::{Reject, json_response};
 use super::silence::Silence;
-use super::{Proxy, downstream, framing, models, request};
+use super::{Proxy, downstream, framing, guard, models, request};
+use crate::config::Config;
 use crate::prompt::{self, Demand, Endpoint};
 
 /// After an early refusal the rest of the body is read and thrown away for this long, so that the answer is not lost
@@ -28,7 +30,10 @@ impl Proxy {
     pub(super) async fn admit(&self, session: &mut Session, ctx: &mut RequestContext) -> Result<bool> {
         ctx.request_id = Some(request::request_id(session.req_header()));
         ctx.endpoint = Endpoint::of(&session.req_header().method, session.req_header().uri.path());
-        session.set_write_timeout(self.config.timeouts.client_write);
+        session.set_write_timeout(ctx.config().timeouts.client_write);
+        if self.drain.is_leaving() {
+            session.set_keepalive(None);
+        }
 
         let raw = session.as_http1().map(ServerSessionV1::get_headers_raw_bytes).unwrap_or_default();
         if let Some(reject) = framing::fault(session.req_header(), &raw) {
@@ -42,25 +47,31 @@ impl Proxy {
             return Ok(true);
         }
         if let Some(length) = content_length(session.req_header())
-            && length > self.config.max_body_bytes as u64
+            && length > ctx.config().max_body_bytes as u64
         {
-            return self.refuse_body(session, ctx, self.too_large()).await;
+            let reject = too_large(ctx.config());
+            return self.refuse_body(session, ctx, reject).await;
         }
         if request::expects_continue(session.req_header()) {
             session.write_continue_response().await.map_err(Error::into_down)?;
         }
-        let body = match self.read_body(session).await? {
+        let body = match read_body(session, ctx.config()).await? {
             Ok(body) => body,
             Err(reject) => return self.refuse_body(session, ctx, reject).await,
         };
         ctx.request_bytes = body.len() as u64;
 
         if is_health_check(session.req_header()) {
-            let json = serde_json::json!({ "status": "ok", "server_instances": self.servers.len() });
-            self.answer(session, ctx, StatusCode::OK, &json).await?;
+            let (status, text) = if self.drain.is_ready() {
+                (StatusCode::OK, "ok")
+            } else {
+                (StatusCode::SERVICE_UNAVAILABLE, "stopping")
+            };
+            let json = serde_json::json!({ "status": text, "server_instances": ctx.in_force.servers().count() });
+            self.answer(session, ctx, status, &json).await?;
             return Ok(true);
         }
-        if ctx.endpoint == Endpoint::Models && self.servers.len() > 1 {
+        if ctx.endpoint == Endpoint::Models && ctx.in_force.servers().count() > 1 {
             return models::answer(self, session, ctx).await;
         }
         if ctx.endpoint.is_generation() {
@@ -71,46 +82,11 @@ impl Proxy {
             }
             ctx.demand = Some(demand);
         }
-        let limits = &self.config.timeouts;
+        let limits = &ctx.config().timeouts;
         let total_at = limits.total.map(|total| ctx.started + total);
         let silence = Silence::new(limits.first_byte, limits.response_idle, total_at);
-        ctx.slot = Some(downstream::wrap(session, body, silence));
+        ctx.slot = Some(downstream::wrap(session, body, silence, Arc::clone(&self.drain)));
         Ok(false)
-    }
-
-    /// Reads the whole body into memory, once. The inner error is a refusal, the outer one a client that has gone.
-    async fn read_body(&self, session: &mut Session) -> Result<Result<Bytes, Reject>> {
-        let limits = &self.config.timeouts;
-        let deadline = Instant::now() + limits.request_body;
-        let expected_bytes = content_length(session.req_header()).and_then(|length| usize::try_from(length).ok());
-        let mut body = Body::new(expected_bytes, self.config.max_body_bytes);
-        // Pingora's own limit on pauses would end the connection without an answer.
-        session.downstream_session.set_read_timeout(None);
-        while !session.is_body_done() {
-            let read = timeout(limits.request_body_idle, session.downstream_session.read_request_body());
-            let piece = match timeout_at(deadline, read).await {
-                Ok(Ok(piece)) => piece.map_err(Error::into_down),
-                Ok(Err(_)) | Err(_) => return Ok(Err(Reject::BodyTimeout)),
-            };
-            match piece {
-                Ok(Some(piece)) => {
-                    if !body.push(piece) {
-                        return Ok(Err(self.too_large()));
-                    }
-                }
-                Ok(None) => break,
-                Err(error) if is_client_gone(&error) => return Err(error),
-                Err(error) => {
-                    log::debug!("refused a request body: {error}");
-                    return Ok(Err(Reject::BadBody));
-                }
-            }
-        }
-        Ok(Ok(body.finish()))
-    }
-
-    fn too_large(&self) -> Reject {
-        Reject::BodyTooLarge { limit_bytes: self.config.max_body_bytes }
     }
 
     /// Answers with an error while the body is not read to its end, and closes the connection.
@@ -134,7 +110,7 @@ impl Proxy {
     /// Answers with an error of Tidegate's own.
     pub(super) async fn reject(&self, session: &mut Session, ctx: &mut RequestContext, reject: Reject) -> Result<()> {
         let (mut header, body) = reject.response(ctx.request_id.as_ref())?;
-        self.share(session.req_header(), &mut header)?;
+        guard::share(session.req_header(), &mut header, ctx)?;
         ctx.reject = Some(reject);
         ctx.status = Some(reject.status().as_u16());
         write_response(session, header, body).await
@@ -149,11 +125,46 @@ impl Proxy {
         json: &serde_json::Value,
     ) -> Result<()> {
         let (mut header, body) = json_response(status, json, ctx.request_id.as_ref())?;
-        self.share(session.req_header(), &mut header)?;
+        guard::share(session.req_header(), &mut header, ctx)?;
         ctx.status = Some(status.as_u16());
         ctx.response_bytes = body.len() as u64;
         write_response(session, header, body).await
     }
+}
+
+/// Reads the whole body into memory, once. The inner error is a refusal, the outer one a client that has gone.
+async fn read_body(session: &mut Session, config: &Config) -> Result<Result<Bytes, Reject>> {
+    let limits = &config.timeouts;
+    let deadline = Instant::now() + limits.request_body;
+    let expected_bytes = content_length(session.req_header()).and_then(|length| usize::try_from(length).ok());
+    let mut body = Body::new(expected_bytes, config.max_body_bytes);
+    // Pingora's own limit on pauses would end the connection without an answer.
+    session.downstream_session.set_read_timeout(None);
+    while !session.is_body_done() {
+        let read = timeout(limits.request_body_idle, session.downstream_session.read_request_body());
+        let piece = match timeout_at(deadline, read).await {
+            Ok(Ok(piece)) => piece.map_err(Error::into_down),
+            Ok(Err(_)) | Err(_) => return Ok(Err(Reject::BodyTimeout)),
+        };
+        match piece {
+            Ok(Some(piece)) => {
+                if !body.push(piece) {
+                    return Ok(Err(too_large(config)));
+                }
+            }
+            Ok(None) => break,
+            Err(error) if is_client_gone(&error) => return Err(error),
+            Err(error) => {
+                log::debug!("refused a request body: {error}");
+                return Ok(Err(Reject::BadBody));
+            }
+        }
+    }
+    Ok(Ok(body.finish()))
+}
+
+fn too_large(config: &Config) -> Reject {
+    Reject::BodyTooLarge { limit_bytes: config.max_body_bytes }
 }
 
 /// Measures a body; a long one on another thread, so that reading it (10 ms for 8 MiB of escapes) does not hold up

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Proxy;
 use crate::config::Timeouts;
+use crate::drain::Drain;
 
 /// What an HTTP/2 client sends first (RFC 9113, section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -45,6 +46,7 @@ pub(super) fn header_has_come() {
 pub struct ClientConnections {
     http1: Arc<Requests>,
     http2: Arc<Requests>,
+    drain: Arc<Drain>,
 }
 
 impl std::fmt::Debug for ClientConnections {
@@ -56,24 +58,26 @@ impl std::fmt::Debug for ClientConnections {
 impl ClientConnections {
     /// Connections whose requests the proxy handles.
     #[must_use]
-    pub fn new(proxy: HttpProxy<Proxy>, timeouts: &Timeouts) -> Self {
+    pub fn new(proxy: HttpProxy<Proxy>, timeouts: &Timeouts, drain: Arc<Drain>) -> Self {
         let proxy = Arc::new(proxy);
-        let requests = |h2c| Arc::new(Requests::new(Arc::clone(&proxy), h2c, timeouts));
-        Self { http1: requests(false), http2: requests(true) }
+        let requests = |h2c| Arc::new(Requests::new(Arc::clone(&proxy), h2c, timeouts, Arc::clone(&drain)));
+        Self { http1: requests(false), http2: requests(true), drain }
     }
 }
 
 #[async_trait]
 impl ServerApp for ClientConnections {
     async fn process_new(self: &Arc<Self>, mut stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+        let _open = self.drain.connection();
         let accepted = Instant::now();
-        let is_http2 = timeout_at(accepted + self.http1.request_header, speaks_http2(&mut stream)).await.ok()?.ok()?;
+        let first_bytes = timeout_at(accepted + self.http1.request_header, speaks_http2(&mut stream));
+        let is_http2 = tokio::select! {
+            biased;
+            is_http2 = first_bytes => is_http2.ok()?.ok()?,
+            () = self.drain.last_call_over() => return None,
+        };
         let requests = if is_http2 { &self.http2 } else { &self.http1 };
         ACCEPTED.scope(accepted, requests.process_new(stream, shutdown)).await
-    }
-
-    async fn cleanup(&self) {
-        self.http1.proxy.http_cleanup().await;
     }
 }
 
@@ -96,15 +100,16 @@ struct Requests {
     options: HttpServerOptions,
     request_header: Duration,
     keepalive: Duration,
+    drain: Arc<Drain>,
 }
 
 impl Requests {
-    fn new(proxy: Arc<HttpProxy<Proxy>>, h2c: bool, timeouts: &Timeouts) -> Self {
+    fn new(proxy: Arc<HttpProxy<Proxy>>, h2c: bool, timeouts: &Timeouts, drain: Arc<Drain>) -> Self {
         let mut options = HttpServerOptions::default();
         options.h2c = h2c;
         options.keepalive_request_limit = Some(NEW_CONNECTION);
         options.h2_idle_timeout = Some(timeouts.client_keepalive);
-        Self { proxy, options, request_header: timeouts.request_header, keepalive: timeouts.client_keepalive }
+        Self { proxy, options, request_header: timeouts.request_header, keepalive: timeouts.client_keepalive, drain }
     }
 
     /// When the next request's header must have come.
@@ -138,6 +143,7 @@ impl HttpServerApp for Requests {
                 biased;
                 reused = &mut served => return reused,
                 () = sleep_until(deadline) => {}
+                () = self.drain.last_call_over() => {}
             }
             if HEADER_HAS_COME.with(Cell::get) { served.await } else { None }
         };

@@ -1,5 +1,7 @@
 //! What is known of one request while it is being handled.
 
+use std::sync::Arc;
+
 use http::HeaderValue;
 use tokio::time::Instant;
 
@@ -7,13 +9,21 @@ use super::downstream::Slot;
 use super::reject::Reject;
 use crate::access::Admission;
 use crate::balance::{Lease, Tried};
+use crate::config::Config;
+use crate::drain::Running;
 use crate::metrics::{AttemptResult, Outcome, RetryReason};
 use crate::prompt::{Demand, Endpoint};
+use crate::upstream::{InForce, Server};
 
 /// One request. Dropped when it is over, whatever ended it, and the lease with it.
 pub struct RequestContext {
+    /// The configuration and the servers that this request sees, from its beginning to its end. Set once.
+    pub(super) in_force: Arc<InForce>,
     /// When the request header was read. Set once.
     pub(super) started: Instant,
+    /// Counts this request while it runs, so that the process waits for it before it ends.
+    #[expect(dead_code, reason = "it is held for its drop")]
+    pub(super) running: Option<Running>,
     /// Set by `admit`; sent to the server and back to the client.
     pub(super) request_id: Option<HeaderValue>,
     /// What was let in, with its API key's name; holds the places of limits on concurrency. Set by `guard`.
@@ -28,6 +38,8 @@ pub struct RequestContext {
     pub(super) slot: Option<Slot>,
     /// The place on the present server. Set by `connect`, given back at the end of each attempt.
     pub(super) lease: Option<Lease>,
+    /// The present server. Set by `connect`.
+    pub(super) server: Option<Arc<Server>>,
     /// The group of the last lease, for metrics. Set by `connect`.
     pub(super) group: Option<usize>,
     /// Servers that this request has failed on. Kept by `retry`.
@@ -59,9 +71,11 @@ impl std::fmt::Debug for RequestContext {
 }
 
 impl RequestContext {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(in_force: Arc<InForce>) -> Self {
         Self {
+            in_force,
             started: Instant::now(),
+            running: None,
             request_id: None,
             admission: None,
             endpoint: Endpoint::Other,
@@ -69,6 +83,7 @@ impl RequestContext {
             demand: None,
             slot: None,
             lease: None,
+            server: None,
             group: None,
             tried: Tried::default(),
             attempts: 0,
@@ -78,6 +93,11 @@ impl RequestContext {
             first_byte_at: None,
             response_bytes: 0,
         }
+    }
+
+    /// The configuration that holds for this request.
+    pub(super) fn config(&self) -> &Config {
+        &self.in_force.config
     }
 
     /// How the request ended, given the error that Pingora ended it with.

@@ -1,6 +1,7 @@
 //! Where the rules of [`crate::access`] meet requests and responses.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::{StatusCode, header};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -21,7 +22,8 @@ use crate::prompt::Demand;
 impl Proxy {
     /// Lets a request in by its header, or answers it. True: it is answered.
     pub(super) async fn guard(&self, session: &mut Session, ctx: &mut RequestContext) -> Result<bool> {
-        let rules = self.access.rules();
+        let in_force = Arc::clone(&ctx.in_force);
+        let rules = in_force.access.rules();
         let request = session.req_header();
         let (fields, uri_bytes) = (request.headers.len(), request.raw_path().len());
         if let Err(denial) = rules.header_limits.judge(header_bytes(session), fields, uri_bytes) {
@@ -38,7 +40,7 @@ impl Proxy {
             headers: &request.headers,
             peer: ip(session.downstream_session.client_addr()),
         };
-        match self.access.admit(&asked, Instant::now()) {
+        match in_force.access.admit(&asked, Instant::now()) {
             Ok(admission) => {
                 if let Some(name) = admission.key_name() {
                     self.metrics.key_admitted(name);
@@ -62,44 +64,10 @@ impl Proxy {
     pub(super) fn charge(&self, ctx: &RequestContext, demand: &Demand) -> std::result::Result<(), Reject> {
         let Some(admission) = &ctx.admission else { return Ok(()) };
         let prompt_tokens = demand.body_bytes.div_ceil(4);
-        self.access.charge(admission, prompt_tokens, Instant::now()).map_err(|refused| self.count(&refused))?;
+        let charged = ctx.in_force.access.charge(admission, prompt_tokens, Instant::now());
+        charged.map_err(|refused| self.count(&refused))?;
         if let Some(name) = admission.key_name() {
             self.metrics.key_charged(name, prompt_tokens);
-        }
-        Ok(())
-    }
-
-    /// Tells a server where the request comes from.
-    pub(super) fn tell_origin(&self, session: &Session, request: &mut RequestHeader) -> Result<()> {
-        let client = &session.downstream_session;
-        let asked = session.req_header();
-        let host = asked.headers.get(header::HOST).and_then(|host| host.to_str().ok());
-        let hop = Hop {
-            peer: ip(client.client_addr()),
-            scheme: if client.digest().is_some_and(|digest| digest.ssl_digest.is_some()) { "https" } else { "http" },
-            host: host.or_else(|| asked.uri.authority().map(http::uri::Authority::as_str)),
-            port: client.server_addr().and_then(SocketAddr::as_inet).map(std::net::SocketAddr::port),
-        };
-        for (name, value) in access::forwarded_fields(&self.access.rules().trusted_proxies, &hop, &request.headers) {
-            match value {
-                Some(value) => request.insert_header(name, value)?,
-                None => drop(request.remove_header(&name)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Tells a browser what a page may do with an answer.
-    pub(super) fn share(&self, asked: &RequestHeader, response: &mut ResponseHeader) -> Result<()> {
-        let Some(cors) = &self.access.rules().cors else { return Ok(()) };
-        for name in Cors::own_fields() {
-            response.remove_header(name);
-        }
-        for (name, value) in cors.answer(&asked.headers) {
-            response.insert_header(name, value)?;
-        }
-        if cors.varies() {
-            response.append_header(header::VARY, "Origin")?;
         }
         Ok(())
     }
@@ -138,6 +106,42 @@ impl Proxy {
         }
         Reject::Denied(refused.denial)
     }
+}
+
+/// Tells a server where the request comes from.
+pub(super) fn tell_origin(session: &Session, request: &mut RequestHeader, ctx: &RequestContext) -> Result<()> {
+    let client = &session.downstream_session;
+    let asked = session.req_header();
+    let host = asked.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let hop = Hop {
+        peer: ip(client.client_addr()),
+        scheme: if client.digest().is_some_and(|digest| digest.ssl_digest.is_some()) { "https" } else { "http" },
+        host: host.or_else(|| asked.uri.authority().map(http::uri::Authority::as_str)),
+        port: client.server_addr().and_then(SocketAddr::as_inet).map(std::net::SocketAddr::port),
+    };
+    for (name, value) in access::forwarded_fields(&ctx.in_force.access.rules().trusted_proxies, &hop, &request.headers)
+    {
+        match value {
+            Some(value) => request.insert_header(name, value)?,
+            None => drop(request.remove_header(&name)),
+        }
+    }
+    Ok(())
+}
+
+/// Tells a browser what a page may do with an answer.
+pub(super) fn share(asked: &RequestHeader, response: &mut ResponseHeader, ctx: &RequestContext) -> Result<()> {
+    let Some(cors) = &ctx.in_force.access.rules().cors else { return Ok(()) };
+    for name in Cors::own_fields() {
+        response.remove_header(name);
+    }
+    for (name, value) in cors.answer(&asked.headers) {
+        response.insert_header(name, value)?;
+    }
+    if cors.varies() {
+        response.append_header(header::VARY, "Origin")?;
+    }
+    Ok(())
 }
 
 /// The size of the header as it came; of HTTP/2, as it would have come in HTTP/1.

@@ -25,7 +25,6 @@ mod reject;
 mod request;
 mod response;
 mod retry;
-mod server;
 mod silence;
 
 #[cfg(test)]
@@ -47,41 +46,31 @@ pub use connection::ClientConnections;
 pub use context::RequestContext;
 pub use reject::ERROR_HEADER;
 
-use crate::access::Access;
-use crate::balance::Balancer;
-use crate::config::Config;
+use crate::drain::Drain;
 use crate::metrics::Metrics;
-use server::Server;
+use crate::upstream::Live;
 
 /// Takes requests, chooses a server for each, and relays both ways.
 pub struct Proxy {
-    config: Arc<Config>,
-    balancer: Arc<Balancer>,
-    /// In configured order: the balancer's server numbers are positions here.
-    servers: Vec<Server>,
+    live: Arc<Live>,
     metrics: Arc<Metrics>,
-    access: Access,
+    drain: Arc<Drain>,
     /// Connections for requests that Tidegate makes itself.
     connector: models::Connector,
 }
 
 impl std::fmt::Debug for Proxy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Proxy").field("servers", &self.servers).finish_non_exhaustive()
+        f.debug_struct("Proxy").field("live", &self.live).finish_non_exhaustive()
     }
 }
 
 impl Proxy {
-    /// A proxy for the configured servers, which the balancer must have been built for.
-    ///
-    /// # Errors
-    /// When a server's host is no legal header value.
-    pub fn new(config: Arc<Config>, balancer: Arc<Balancer>, metrics: Arc<Metrics>) -> Result<Self> {
-        let servers = config.groups.iter().flat_map(|group| &group.servers).cloned().map(Server::new);
-        let servers = servers.collect::<Result<Vec<_>>>()?;
-        debug_assert_eq!(servers.len(), balancer.topology().servers());
-        let access = Access::new(config.access.clone(), Instant::now());
-        Ok(Self { config, balancer, servers, metrics, access, connector: models::Connector::new(None) })
+    /// A proxy for the servers that are in force.
+    #[must_use]
+    pub fn new(live: Arc<Live>, drain: Arc<Drain>) -> Self {
+        let metrics = Arc::clone(live.metrics());
+        Self { live, metrics, drain, connector: models::Connector::new(None) }
     }
 }
 
@@ -91,7 +80,7 @@ impl ProxyHttp for Proxy {
 
     fn new_ctx(&self) -> RequestContext {
         connection::header_has_come();
-        RequestContext::new()
+        RequestContext { running: Some(self.drain.request()), ..RequestContext::new(self.live.get()) }
     }
 
     /// None: nothing is compressed or otherwise changed on its way.
@@ -121,7 +110,7 @@ impl ProxyHttp for Proxy {
         request: &mut RequestHeader,
         ctx: &mut RequestContext,
     ) -> Result<()> {
-        self.prepare_request(session, request, ctx)
+        request::prepare(session, request, ctx)
     }
 
     async fn upstream_response_filter(
@@ -130,7 +119,7 @@ impl ProxyHttp for Proxy {
         response: &mut ResponseHeader,
         ctx: &mut RequestContext,
     ) -> Result<()> {
-        self.judge_response(response, ctx)
+        response::judge(response, ctx)
     }
 
     async fn response_filter(
@@ -139,7 +128,7 @@ impl ProxyHttp for Proxy {
         response: &mut ResponseHeader,
         ctx: &mut RequestContext,
     ) -> Result<()> {
-        self.prepare_response(session, response, ctx)
+        response::prepare(session, response, ctx)
     }
 
     fn response_body_filter(

@@ -3,11 +3,12 @@
 //! Every server is asked at the same time, with the client's own header. What has answered in time counts; a server
 //! that is down does not hold the list up. One answer, or several that are equal to the byte, is relayed as it came.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::join_all;
-use http::{HeaderValue, Method, StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::client::HttpSession;
 use pingora::proxy::Session;
@@ -18,8 +19,8 @@ use super::admit::write_response;
 use super::context::RequestContext;
 use super::reject::{Reject, json_response};
 use super::request::REQUEST_ID;
-use super::server::Server;
-use super::{Proxy, response};
+use super::{Proxy, guard, request, response};
+use crate::upstream::Server;
 
 /// Makes and keeps connections for requests that Tidegate makes itself.
 pub(super) type Connector = pingora::connectors::http::Connector;
@@ -37,10 +38,12 @@ struct Answer {
 
 /// Answers with the merged list.
 pub(super) async fn answer(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) -> Result<bool> {
-    let mut request = session.req_header().clone();
-    proxy.tell_origin(session, &mut request)?;
+    let mut header = session.req_header().clone();
+    guard::tell_origin(session, &mut header, ctx)?;
     let request_id = ctx.request_id.clone();
-    let all = join_all(proxy.servers.iter().map(|server| ask(proxy, server, &request, request_id.as_ref())));
+    let in_force = Arc::clone(&ctx.in_force);
+    let live = in_force.servers().filter(|server| server.standing().is_live());
+    let all = join_all(live.map(|server| ask(proxy, server, &header, ctx)));
     let answers: Vec<Answer> = tokio::select! {
         biased;
         gone = session.downstream_session.read_body_or_idle(true) => {
@@ -52,7 +55,7 @@ pub(super) async fn answer(proxy: &Proxy, session: &mut Session, ctx: &mut Reque
         proxy.reject(session, ctx, Reject::NotReachable).await?;
         return Ok(true);
     };
-    proxy.share(session.req_header(), &mut header)?;
+    guard::share(session.req_header(), &mut header, ctx)?;
     ctx.status = Some(header.status.as_u16());
     ctx.response_bytes = body.len() as u64;
     write_response(session, header, body).await?;
@@ -60,18 +63,14 @@ pub(super) async fn answer(proxy: &Proxy, session: &mut Session, ctx: &mut Reque
 }
 
 /// One server's answer; `None` when it gave none.
-async fn ask(
-    proxy: &Proxy,
-    server: &Server,
-    request: &RequestHeader,
-    request_id: Option<&HeaderValue>,
-) -> Option<Answer> {
+async fn ask(proxy: &Proxy, server: &Server, request: &RequestHeader, ctx: &RequestContext) -> Option<Answer> {
     let mut request = request.clone();
     let asked = async {
-        proxy.address_request(&mut request, server, request_id)?;
+        as_own_request(&mut request);
+        request::address_to(server, &mut request, ctx)?;
         // A kept connection may have been closed by the server at this very moment.
-        match exchange(proxy, server, &request).await {
-            Err(_) => exchange(proxy, server, &request).await,
+        match exchange(proxy, server, &request, ctx).await {
+            Err(_) => exchange(proxy, server, &request, ctx).await,
             answered => answered,
         }
     };
@@ -88,8 +87,8 @@ async fn ask(
     }
 }
 
-async fn exchange(proxy: &Proxy, server: &Server, request: &RequestHeader) -> Result<Answer> {
-    let timeouts = &proxy.config.timeouts;
+async fn exchange(proxy: &Proxy, server: &Server, request: &RequestHeader, ctx: &RequestContext) -> Result<Answer> {
+    let timeouts = &ctx.config().timeouts;
     let peer = server.peer(server.address(timeouts.connect).await?, timeouts);
     let (mut session, _reused) = proxy.connector.get_http_session(&peer).await?;
     session.write_request_header(Box::new(request.clone())).await?;
@@ -155,24 +154,15 @@ fn relayed(mut answer: Answer, request_id: Option<&HeaderValue>) -> Result<Answe
     Ok(answer)
 }
 
-impl Proxy {
-    /// The client's header, as a request of our own to a server.
-    fn address_request(
-        &self,
-        request: &mut RequestHeader,
-        server: &Server,
-        request_id: Option<&HeaderValue>,
-    ) -> Result<()> {
-        debug_assert_eq!(request.method, Method::GET);
-        for name in ["connection", "keep-alive", "proxy-connection", "te", "trailer", "upgrade", "http2-settings"] {
-            request.remove_header(name);
-        }
-        request.remove_header(&header::TRANSFER_ENCODING);
-        request.remove_header(&header::CONTENT_LENGTH);
-        request.remove_header(&header::EXPECT);
-        request.set_version(http::Version::HTTP_11);
-        self.identify_to(server, request, request_id)
+/// Makes the client's header one of a request without a body on a connection of our own.
+fn as_own_request(request: &mut RequestHeader) {
+    for name in ["connection", "keep-alive", "proxy-connection", "te", "trailer", "upgrade", "http2-settings"] {
+        request.remove_header(name);
     }
+    request.remove_header(&header::TRANSFER_ENCODING);
+    request.remove_header(&header::CONTENT_LENGTH);
+    request.remove_header(&header::EXPECT);
+    request.set_version(http::Version::HTTP_11);
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use pingora::Result;
 use pingora::http::RequestHeader;
 use pingora::proxy::Session;
 
-use super::Proxy;
 use super::context::RequestContext;
-use super::server::Server;
+use super::guard;
+use crate::upstream::Server;
 
 /// Identifies a request in the logs of client, gateway and server. vLLM puts it into the `id` of its answer.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -19,48 +19,35 @@ const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// A longer id of a client's is replaced: vLLM repeats it in every event of a stream.
 const LONGEST_REQUEST_ID: usize = 128;
 
-impl Proxy {
-    /// Prepares the header for the chosen server. Pingora has taken the hop-by-hop headers out already.
-    pub(super) fn prepare_request(
-        &self,
-        session: &mut Session,
-        request: &mut RequestHeader,
-        ctx: &RequestContext,
-    ) -> Result<()> {
-        let Some(lease) = &ctx.lease else {
-            return Ok(());
-        };
-        self.tell_origin(session, request)?;
-        self.identify_to(&self.servers[lease.server()], request, ctx.request_id.as_ref())?;
-        // The body is here, whole: nobody needs to be asked whether to send it, and its length is known.
-        request.remove_header(&EXPECT);
-        request.remove_header(&TRANSFER_ENCODING);
-        if ctx.request_bytes > 0 || carries_body(&session.req_header().method) {
-            request.insert_header(CONTENT_LENGTH, ctx.request_bytes)?;
-        }
-        Ok(())
+/// Prepares the header for the chosen server. Pingora has taken the hop-by-hop headers out already.
+pub(super) fn prepare(session: &mut Session, request: &mut RequestHeader, ctx: &RequestContext) -> Result<()> {
+    if let Some(server) = &ctx.server {
+        guard::tell_origin(session, request, ctx)?;
+        address_to(server, request, ctx)?;
     }
+    // The body is here, whole: nobody needs to be asked whether to send it, and its length is known.
+    request.remove_header(&EXPECT);
+    request.remove_header(&TRANSFER_ENCODING);
+    if ctx.request_bytes > 0 || carries_body(&session.req_header().method) {
+        request.insert_header(CONTENT_LENGTH, ctx.request_bytes)?;
+    }
+    Ok(())
+}
 
-    /// Addresses a request to a server: host, credentials, request id; and takes out what is not for servers.
-    pub(super) fn identify_to(
-        &self,
-        server: &Server,
-        request: &mut RequestHeader,
-        request_id: Option<&HeaderValue>,
-    ) -> Result<()> {
-        request.insert_header(HOST, server.host_header())?;
-        if let Some(request_id) = request_id {
-            request.insert_header(REQUEST_ID, request_id)?;
-        }
-        for name in &self.config.strip_request_headers {
-            request.remove_header(name);
-        }
-        if let Some(key) = server.authorization().or(self.config.upstream_authorization.as_ref()) {
-            request.insert_header(AUTHORIZATION, key)?;
-            request.remove_header(&X_API_KEY);
-        }
-        to_origin_form(request)
+/// Addresses a request to a server: host, credentials, request id; and takes out what is not for servers.
+pub(super) fn address_to(server: &Server, request: &mut RequestHeader, ctx: &RequestContext) -> Result<()> {
+    request.insert_header(HOST, server.host_header())?;
+    if let Some(request_id) = &ctx.request_id {
+        request.insert_header(REQUEST_ID, request_id)?;
     }
+    for name in &ctx.config().strip_request_headers {
+        request.remove_header(name);
+    }
+    if let Some(key) = server.authorization().or(ctx.config().upstream_authorization.as_ref()) {
+        request.insert_header(AUTHORIZATION, key)?;
+        request.remove_header(&X_API_KEY);
+    }
+    to_origin_form(request)
 }
 
 /// Methods whose requests always say how long their body is.

@@ -6,69 +6,62 @@ use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 use pingora::{Error, Result};
 
-use super::Proxy;
 use super::context::RequestContext;
+use super::guard;
 use super::request::REQUEST_ID;
-use super::retry::{BAD_RESPONSE, RETRYABLE_STATUS};
+use super::retry::{BAD_RESPONSE, RETRYABLE_STATUS, has_attempts_left};
 
-impl Proxy {
-    /// The server's header is here, and nothing of it has gone out: the last moment to try elsewhere.
-    pub(super) fn judge_response(&self, response: &ResponseHeader, ctx: &mut RequestContext) -> Result<()> {
-        // Nobody asked to switch protocols.
-        if response.status == StatusCode::SWITCHING_PROTOCOLS || is_framed_badly(response) {
-            return Error::err_up(BAD_RESPONSE);
-        }
-        if is_retryable(response.status) && self.has_attempts_left(ctx) {
-            return Error::err_up(RETRYABLE_STATUS);
-        }
-        if !response.status.is_informational() {
-            ctx.status = Some(response.status.as_u16());
-        }
-        Ok(())
+/// The server's header is here, and nothing of it has gone out: the last moment to try elsewhere.
+pub(super) fn judge(response: &ResponseHeader, ctx: &mut RequestContext) -> Result<()> {
+    // Nobody asked to switch protocols.
+    if response.status == StatusCode::SWITCHING_PROTOCOLS || is_framed_badly(response) {
+        return Error::err_up(BAD_RESPONSE);
     }
+    if is_retryable(response.status) && has_attempts_left(ctx) {
+        return Error::err_up(RETRYABLE_STATUS);
+    }
+    if !response.status.is_informational() {
+        ctx.status = Some(response.status.as_u16());
+    }
+    Ok(())
+}
 
-    /// Prepares the header for the client.
-    pub(super) fn prepare_response(
-        &self,
-        session: &Session,
-        response: &mut ResponseHeader,
-        ctx: &RequestContext,
-    ) -> Result<()> {
-        strip_hop_by_hop(response);
-        if session.req_header().version == Version::HTTP_10 {
-            // Such a client knows no chunks: the body ends with the connection.
-            response.remove_header(&TRANSFER_ENCODING);
-        }
-        if let Some(request_id) = &ctx.request_id
-            && !response.headers.contains_key(REQUEST_ID)
-        {
-            response.insert_header(REQUEST_ID, request_id)?;
-        }
-        self.share(session.req_header(), response)?;
-        self.rewrite_location(session, response, ctx)
+/// Prepares the header for the client.
+pub(super) fn prepare(session: &Session, response: &mut ResponseHeader, ctx: &RequestContext) -> Result<()> {
+    strip_hop_by_hop(response);
+    if session.req_header().version == Version::HTTP_10 {
+        // Such a client knows no chunks: the body ends with the connection.
+        response.remove_header(&TRANSFER_ENCODING);
     }
+    if let Some(request_id) = &ctx.request_id
+        && !response.headers.contains_key(REQUEST_ID)
+    {
+        response.insert_header(REQUEST_ID, request_id)?;
+    }
+    guard::share(session.req_header(), response, ctx)?;
+    rewrite_location(session, response, ctx)
+}
 
-    /// A redirect to the server's own address would lead clients past the gateway, to a host they may not reach.
-    fn rewrite_location(&self, session: &Session, response: &mut ResponseHeader, ctx: &RequestContext) -> Result<()> {
-        let Some(location) = response.headers.get(LOCATION).and_then(|location| location.to_str().ok()) else {
-            return Ok(());
-        };
-        let Some(server) = ctx.lease.as_ref().map(|lease| &self.servers[lease.server()]) else {
-            return Ok(());
-        };
-        let Some(host) = session.req_header().headers.get(header::HOST).and_then(|host| host.to_str().ok()) else {
-            return Ok(());
-        };
-        let own = server.host_header().to_str().unwrap_or_default();
-        if let Some(rest) = location.split_once("://").and_then(|(_, rest)| rest.strip_prefix(own))
-            && (rest.is_empty() || rest.starts_with('/'))
-        {
-            let scheme = location.split_once("://").map_or("http", |(scheme, _)| scheme);
-            let rewritten = format!("{scheme}://{host}{rest}");
-            response.insert_header(LOCATION, rewritten)?;
-        }
-        Ok(())
+/// A redirect to the server's own address would lead clients past the gateway, to a host they may not reach.
+fn rewrite_location(session: &Session, response: &mut ResponseHeader, ctx: &RequestContext) -> Result<()> {
+    let Some(location) = response.headers.get(LOCATION).and_then(|location| location.to_str().ok()) else {
+        return Ok(());
+    };
+    let Some(server) = &ctx.server else {
+        return Ok(());
+    };
+    let Some(host) = session.req_header().headers.get(header::HOST).and_then(|host| host.to_str().ok()) else {
+        return Ok(());
+    };
+    let own = server.host_header().to_str().unwrap_or_default();
+    if let Some(rest) = location.split_once("://").and_then(|(_, rest)| rest.strip_prefix(own))
+        && (rest.is_empty() || rest.starts_with('/'))
+    {
+        let scheme = location.split_once("://").map_or("http", |(scheme, _)| scheme);
+        let rewritten = format!("{scheme}://{host}{rest}");
+        response.insert_header(LOCATION, rewritten)?;
     }
+    Ok(())
 }
 
 fn is_retryable(status: StatusCode) -> bool {

@@ -33,8 +33,8 @@ impl Proxy {
         ctx: &mut RequestContext,
         error: Box<Error>,
     ) -> Box<Error> {
-        if let Some(lease) = &ctx.lease {
-            self.servers[lease.server()].address_failed(peer._address.as_inet());
+        if let Some(server) = &ctx.server {
+            server.address_failed(peer._address.as_inet());
         }
         self.attempt_failed(session, ctx, error.into_up())
     }
@@ -73,15 +73,15 @@ impl Proxy {
             self.metrics.attempt_ended(lease.server(), result);
             ctx.tried.insert(lease.server());
         }
-        let may_retry = reason.is_some() && self.has_attempts_left(ctx) && !has_answer_begun(session);
+        let may_retry = reason.is_some() && has_attempts_left(ctx) && !has_answer_begun(session);
         ctx.retry_reason = reason.filter(|_| may_retry);
         error.set_retry(may_retry);
         error
     }
+}
 
-    pub(super) fn has_attempts_left(&self, ctx: &RequestContext) -> bool {
-        ctx.attempts < self.config.retry.max_attempts
-    }
+pub(super) fn has_attempts_left(ctx: &RequestContext) -> bool {
+    ctx.attempts < ctx.config().retry.max_attempts
 }
 
 /// Whether a byte of a final answer has gone to the client.

@@ -16,9 +16,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{Proxy, RequestContext};
-use crate::balance::{Balancer, Policy, Ties, Topology, Usage};
-use crate::config::{Config, Group, Retry, Server, Timeouts};
-use crate::metrics::Metrics;
+use crate::balance::{Policy, Ties, Usage};
+use crate::config::{Config, Group, QueueLimits, Retry, Server, ServerLimits, Shutdown, Timeouts};
+use crate::upstream::Live;
 
 /// The proxy with a fault: it panics when the server's answer arrives.
 struct Panicking(Proxy);
@@ -59,7 +59,13 @@ impl ProxyHttp for Panicking {
 }
 
 fn config(server: SocketAddr) -> Config {
-    let server = Server { name: "s0".into(), host: server.ip().to_string(), port: server.port(), authorization: None };
+    let server = Server {
+        name: "s0".into(),
+        host: server.ip().to_string(),
+        port: server.port(),
+        authorization: None,
+        limits: ServerLimits::default(),
+    };
     let second = Duration::from_secs(1);
     Config {
         listen: Vec::new(),
@@ -81,9 +87,11 @@ fn config(server: SocketAddr) -> Config {
             server_keepalive: second,
         },
         retry: Retry { max_attempts: 1, base_delay: second, max_delay: second },
+        queue: QueueLimits::default(),
         strip_request_headers: Vec::new(),
         upstream_authorization: None,
         access: crate::access::Rules::default(),
+        shutdown: Shutdown::default(),
         pingora: ServerConf::default(),
     }
 }
@@ -91,11 +99,9 @@ fn config(server: SocketAddr) -> Config {
 #[tokio::test]
 async fn a_panic_in_a_filter_ends_one_request_and_gives_its_load_back() {
     let backend = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let config = Arc::new(config(backend.local_addr().unwrap()));
-    let topology = Topology::split_evenly(1, 1).unwrap();
-    let balancer = Arc::new(Balancer::new(topology, Policy::ReferencePlain, Ties::First).unwrap());
-    let metrics = Arc::new(Metrics::new(&config.groups));
-    let proxy = Proxy::new(Arc::clone(&config), Arc::clone(&balancer), metrics).unwrap();
+    let live = Arc::new(Live::new(config(backend.local_addr().unwrap())).unwrap());
+    let balancer = Arc::clone(live.balancer());
+    let proxy = Proxy::new(live, Arc::default());
     let proxy = Arc::new(http_proxy(&Arc::new(ServerConf::default()), Panicking(proxy)));
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

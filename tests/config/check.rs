@@ -59,7 +59,8 @@ access:
   close_paths: [/metrics]
 forwarded: {trusted_proxies: [10.0.0.0/8, \"::1\"]}
 cors: {allow_origins: [\"https://a.test\", \"http://b.test:8080\"]}
-pingora: {threads: 3, work_stealing: false, grace_period: 2s, graceful_shutdown_timeout: 3s, upgrade_sock: /run/t, daemon: true}
+shutdown: {delay: 5s, grace: 2m}
+pingora: {threads: 3, work_stealing: false, upgrade_sock: /run/t, daemon: true}
 ";
 
 #[test]
@@ -82,6 +83,7 @@ max_concurrent_per_client 9
 timeouts: connect 1s, request_header 2s, request_body_idle 3s, request_body 4s, first_byte 5s, response_idle none, \
 client_write none, total 1h, client_keepalive 6s, server_keepalive 500ms
 retry: max_attempts 5, base_delay 0s, max_delay 1s
+queue: max_requests 1000, max_size 1.0 GiB, max_wait 30s
 headers: strip none
 upstream: the configured key is sent to servers without a key of their own
 access: keys needed except for /health, /healthcheck, /ping; they are not passed on to servers
@@ -90,8 +92,8 @@ access: keys needed except for /health, /healthcheck, /ping; they are not passed
   administrative paths closed, except /sleep, /wake_up; also closed: /metrics
 forwarded: trusted_proxies 10.0.0.0/8, ::1/128
 cors: pages of https://a.test, http://b.test:8080
-pingora: in the background, 3 threads, no work stealing, grace_period 2s, graceful_shutdown_timeout 3s, \
-upgrade_sock /run/t
+shutdown: delay 5s, grace 2m
+pingora: in the background, 3 threads, no work stealing, upgrade_sock /run/t
 ";
     assert_eq!((checked.code, checked.stdout.as_str(), checked.stderr.as_str()), (Some(0), expected, ""));
 }

@@ -68,8 +68,8 @@ FILE:9: timeouts.conect: unknown key, did you mean connect?"
     assert_eq!(
         problems_of(format!("{GOOD}health: {{}}\n")),
         "\
-FILE:9: health: unknown key, expected one of: listen, admin, groups, policy, limits, timeouts, retry, headers, \
-upstream, access, forwarded, cors, pingora"
+FILE:9: health: unknown key, expected one of: listen, admin, groups, policy, limits, timeouts, retry, queue, headers, \
+upstream, access, forwarded, cors, shutdown, pingora"
     );
 }
 
@@ -278,7 +278,8 @@ headers: {strip: [Host]}
 upstream: {api_key_env: NO_SUCH_VARIABLE}
 pingora:
   threads: many
-  grace_period: 1500ms
+  grace_period: 1s
+shutdown: {delay: 1}
 ";
     let expected = "\
 FILE:1: listen[0]: found 127.0.0.1:0, expected a port from 1 to 65535 after the last colon
@@ -299,7 +300,8 @@ FILE:19: retry.base_delay: base_delay (5s) is above max_delay (2s), expected at 
 FILE:20: headers.strip[0]: found Host, expected a header name other than host, content-length, transfer-encoding, connection
 FILE:21: upstream.api_key_env: the environment variable NO_SUCH_VARIABLE is not set, expected it to hold a key of visible ASCII characters, alone and without the word Bearer
 FILE:23: pingora.threads: found many, expected a whole number from 1 to 1024, or auto
-FILE:24: pingora.grace_period: found 1500ms, expected whole seconds from 0s to 86400s";
+FILE:24: pingora.grace_period: no longer known, expected shutdown.grace in its place
+FILE:25: shutdown.delay: found 1, expected a duration from 0s to 1day, such as 500ms, 5s or 10m";
     assert_eq!(problems_of(text), expected);
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tidegate::balance::{
-    Balancer, Bucket, BucketError, Buckets, Lease, Policy, RedirectTuning, Snapshot, Ties, Topology, Tried,
+    Balancer, Bucket, BucketError, Buckets, Lease, Placement, Policy, RedirectTuning, Snapshot, Ties, Topology, Tried,
 };
 use tidegate::prompt::{Demand, measure};
 
@@ -27,7 +27,7 @@ impl Replays for Replay {
             (ours, theirs) => return Err(format!("construction: Tidegate {ours:?}, the example {theirs:?}")),
         };
         let mut run = Run::new(balancer);
-        compare("groups", groups(run.balancer.topology()), integer_lists(&scenario["init"]["groups"]))?;
+        compare("groups", run.balancer.topology().groups().to_vec(), integer_lists(&scenario["init"]["groups"]))?;
         for (number, step) in items(&scenario["steps"]).iter().enumerate() {
             run.step(step).map_err(|difference| format!("step {number}: {difference}"))?;
         }
@@ -62,10 +62,6 @@ fn buckets(config: &Value) -> Result<Buckets, String> {
     let most = length(&config["max_request_tokens"])?;
     let ranges = vec![Bucket { from: 0, to: threshold }, Bucket { from: threshold, to: most }];
     Buckets::new(ranges, RedirectTuning::default()).map_err(|error: BucketError| error.to_string())
-}
-
-fn groups(topology: &Topology) -> Vec<Vec<usize>> {
-    topology.groups().iter().map(|group| group.clone().collect()).collect()
 }
 
 fn integer_lists(value: &Value) -> Vec<Vec<usize>> {
@@ -116,25 +112,25 @@ impl Run {
 
     fn dispatch(&mut self, demand: &Demand, out: &Value) -> Result<Lease, String> {
         let before = self.balancer.snapshot();
-        let lease = self.balancer.acquire(demand, &Tried::default());
+        let lease = self.balancer.acquire(demand, &Tried::default()).unwrap();
         self.dispatched += 1;
-        self.redirected += u64::from(lease.is_redirected());
+        self.redirected += u64::from(is_redirected(&lease));
         compare("score", lease.load().tokens(), float(&out["score"]))?;
         compare("server", lease.server(), index(&out["server"]))?;
-        if let Policy::ReferenceBucket(buckets) = self.balancer.policy() {
+        if let Policy::ReferenceBucket(buckets) = &*self.balancer.policy() {
             compare("tokens", lease.load().tokens(), float(&out["tokens"]))?;
             compare("standard bucket", lease.standard_group(), index(&out["std"]))?;
             let load_of = |group: usize| before.groups[group].load.tokens();
             let candidates = buckets.candidates(lease.standard_group(), lease.load().tokens(), load_of);
             compare_candidates(candidates.map(|candidate| (candidate.bucket, candidate.score)), &out["cand"])?;
             compare("bucket", lease.group(), index(&out["bucket"]))?;
-            compare("redirected", lease.is_redirected(), out["redirected"].as_bool().unwrap())?;
+            compare("redirected", is_redirected(&lease), out["redirected"].as_bool().unwrap())?;
         }
         Ok(lease)
     }
 
     fn compare_state(&self, state: &Value) -> Result<(), String> {
-        let Snapshot { servers, groups } = self.balancer.snapshot();
+        let Snapshot { servers, groups, .. } = self.balancer.snapshot();
         let active: Vec<_> = servers.iter().map(|server| server.load.tokens()).collect();
         compare("active tokens", &active, &floats(&state["active"]))?;
         if let Some(loads) = state.get("load") {
@@ -148,7 +144,7 @@ impl Run {
         for (group, heap) in state.get("heap").into_iter().flat_map(|heaps| items(heaps).iter().enumerate()) {
             let servers = self.balancer.topology().groups()[group].clone();
             let heap: Vec<_> = items(heap).iter().map(|entry| (index(&entry[1]), float(&entry[0]))).collect();
-            compare("heap", servers.map(|server| (server, active[server])).collect(), heap)?;
+            compare("heap", servers.into_iter().map(|server| (server, active[server])).collect(), heap)?;
         }
         Ok(())
     }
@@ -174,7 +170,7 @@ pub(crate) fn compare_candidates(ours: impl Iterator<Item = (usize, f64)>, their
 }
 
 fn assert_idle(balancer: &Balancer) {
-    let Snapshot { servers, groups } = balancer.snapshot();
+    let Snapshot { servers, groups, .. } = balancer.snapshot();
     for usage in servers.iter().chain(&groups) {
         assert_eq!((usage.load.millitokens(), usage.in_flight), (0, 0), "something is left on an idle balancer");
     }
@@ -217,7 +213,7 @@ fn run_by_own_rules(scenario: &Value) {
             "dispatch" => {
                 let weight = own_weight(mode, step);
                 let before = sums(&balancer, &running);
-                let lease = balancer.acquire(&demand(step), &Tried::default());
+                let lease = balancer.acquire(&demand(step), &Tried::default()).unwrap();
                 let context = format!("{} step {number}", scenario["name"]);
                 assert_eq!(lease.load().millitokens(), weight, "{context}: weight");
                 assert_eq!(lease.server(), expected_server(&balancer, &before, weight), "{context}: server");
@@ -229,7 +225,7 @@ fn run_by_own_rules(scenario: &Value) {
                 }
             }
         }
-        let Snapshot { servers, groups } = balancer.snapshot();
+        let Snapshot { servers, groups, .. } = balancer.snapshot();
         let counted = |usages: &[tidegate::balance::Usage]| -> Vec<_> {
             usages.iter().map(|usage| (usage.load.millitokens(), usage.in_flight)).collect()
         };
@@ -239,18 +235,22 @@ fn run_by_own_rules(scenario: &Value) {
     assert_idle(&balancer);
 }
 
+fn is_redirected(lease: &Lease) -> bool {
+    lease.placement() == Placement::Redirected
+}
+
 type Counters = Vec<(u64, u64)>;
 
 /// Load and number of what runs, per server and per group.
 fn sums(balancer: &Balancer, running: &[(String, Lease, u64)]) -> (Counters, Counters) {
     let topology = balancer.topology();
-    let mut servers = vec![(0, 0); topology.servers()];
+    let mut servers = vec![(0, 0); topology.servers().count()];
     for (_, lease, weight) in running {
         servers[lease.server()].0 += weight;
         servers[lease.server()].1 += 1;
     }
-    let total = |group: &std::ops::Range<usize>| {
-        servers[group.clone()].iter().fold((0, 0), |sum, server| (sum.0 + server.0, sum.1 + server.1))
+    let total = |group: &Vec<usize>| {
+        group.iter().fold((0, 0), |sum, server| (sum.0 + servers[*server].0, sum.1 + servers[*server].1))
     };
     let groups = topology.groups().iter().map(total).collect();
     (servers, groups)
@@ -258,12 +258,12 @@ fn sums(balancer: &Balancer, running: &[(String, Lease, u64)]) -> (Counters, Cou
 
 fn expected_server(balancer: &Balancer, (servers, groups): &(Counters, Counters), weight: u64) -> usize {
     let tokens = |millitokens: u64| millitokens as f64 / 1_000.0;
-    let group = match balancer.policy() {
+    let group = match &*balancer.policy() {
         Policy::ReferenceBucket(buckets) => {
             let loads: Vec<_> = groups.iter().map(|group| tokens(group.0)).collect();
             rule::choice(buckets.ranges(), buckets.tuning(), tokens(weight), &loads).1
         }
         _ => 0,
     };
-    balancer.topology().groups()[group].clone().min_by_key(|&server| (servers[server].0, server)).unwrap()
+    balancer.topology().groups()[group].iter().copied().min_by_key(|&server| (servers[server].0, server)).unwrap()
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tidegate::balance::{Balancer, Bucket, Buckets, Lease, Policy, RedirectTuning, Ties, Topology, Tried};
-use tidegate::config::Server;
+use tidegate::config::{Server, ServerLimits};
 use tidegate::prompt::{Budget, DEFAULT_MAX_TOKENS, Demand};
 
 use crate::algo::ranges;
@@ -86,7 +86,7 @@ fn grouping(call: &Value) -> Result<(), String> {
         (Ok(topology), None) => {
             let expected: Vec<Vec<_>> =
                 items(&call["out"]).iter().map(|group| items(group).iter().map(index).collect()).collect();
-            compare("groups", topology.groups().iter().map(|group| group.clone().collect()).collect(), expected)
+            compare("groups", topology.groups().to_vec(), expected)
         }
         (Err(_), Some(_)) => Ok(()),
         (ours, theirs) => Err(format!("grouping: Tidegate {ours:?}, the example {theirs:?}")),
@@ -167,7 +167,13 @@ fn is_loopback(server: &Value) -> bool {
 fn server(address: &Value) -> Server {
     let port = address[1].as_u64().or_else(|| address[1].as_str()?.parse().ok());
     let port = u16::try_from(port.unwrap()).unwrap();
-    Server { name: String::new(), host: text(&address[0]).to_owned(), port, authorization: None }
+    Server {
+        name: String::new(),
+        host: text(&address[0]).to_owned(),
+        port,
+        authorization: None,
+        limits: ServerLimits::default(),
+    }
 }
 
 /// Of the example's server class only the address applies to Tidegate, where a server is a number: servers have the
@@ -185,6 +191,6 @@ fn assert_told_apart(call: &Value) {
     let topology = Topology::split_evenly(2, 1).unwrap();
     let balancer = Arc::new(Balancer::new(topology, Policy::ReferencePlain, Ties::First).unwrap());
     let demand = Demand::of_bytes(100);
-    let leases = [(); 2].map(|()| balancer.acquire(&demand, &Tried::default()));
+    let leases = [(); 2].map(|()| balancer.acquire(&demand, &Tried::default()).unwrap());
     assert_eq!(leases.each_ref().map(Lease::server), [0, 1]);
 }

@@ -16,7 +16,9 @@ use sha2::{Digest, Sha256};
 
 pub(crate) use address::{BlackHole, Loopback, closed_address};
 pub(crate) use backend::{Backend, Conn, Received};
-pub(crate) use behaviour::{Gate, echo, hold, lengths, reply, reply_then_close, silent, sse, sse_answer, sse_event};
+pub(crate) use behaviour::{
+    Gate, echo, hold, lengths, reply, reply_then_close, silent, sse, sse_answer, sse_event, sse_held,
+};
 pub(crate) use client::Client;
 pub(crate) use h2c::H2Client;
 pub(crate) use request::{body_of, chunked, get, json_response, post, request};

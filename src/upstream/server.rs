@@ -1,4 +1,4 @@
-//! A server as the proxy reaches it: its address, and how connections to it are made.
+//! A server: its address, how connections to it are made, and how it stands.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -10,6 +10,7 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use tokio::time::Instant;
 
+use crate::balance::{Admission, Load};
 use crate::config;
 
 /// A name's addresses are looked up again after this long.
@@ -27,12 +28,46 @@ const TCP_KEEPALIVE: TcpKeepalive = TcpKeepalive {
 
 /// One configured server.
 #[derive(Debug)]
-pub(super) struct Server {
+pub struct Server {
+    number: usize,
     config: config::Server,
     host_header: HeaderValue,
     /// The address when the host is an IP literal.
     literal: Option<SocketAddr>,
     resolved: Mutex<Resolved>,
+    standing: Mutex<Standing>,
+}
+
+/// Why a server may be given requests, or not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Whether an operator wants it empty.
+    pub is_draining: bool,
+    /// What health checks and its answers say.
+    pub verdict: Verdict,
+}
+
+/// What is known of a server's health.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Verdict {
+    /// It serves.
+    #[default]
+    Healthy,
+    /// It has just come (back) and gets few requests until it has proved itself.
+    Probation {
+        /// Most requests that may run on it at once.
+        max_in_flight: u64,
+    },
+    /// It gets none.
+    Out,
+}
+
+impl Standing {
+    /// Whether it may be given anything.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        !self.is_draining && self.verdict != Verdict::Out
+    }
 }
 
 /// What a name last resolved to; the address to use next stands first.
@@ -45,23 +80,79 @@ struct Resolved {
 impl Server {
     /// # Errors
     /// When the host is no legal header value.
-    pub(super) fn new(config: config::Server) -> Result<Self> {
+    pub fn new(number: usize, config: config::Server) -> Result<Self> {
         let host_header = HeaderValue::try_from(config.authority())
             .map_err(|error| Error::because(ErrorType::InternalError, "server host", error))?;
         let literal = config.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, config.port));
-        Ok(Self { config, host_header, literal, resolved: Mutex::default() })
+        Ok(Self { number, config, host_header, literal, resolved: Mutex::default(), standing: Mutex::default() })
     }
 
-    pub(super) fn name(&self) -> &str {
+    /// The same server under a changed configuration: its number, standing and known addresses stay.
+    ///
+    /// # Errors
+    /// When the host is no legal header value.
+    pub fn reconfigured(&self, config: config::Server) -> Result<Self> {
+        let mut server = Self::new(self.number, config)?;
+        server.standing = Mutex::new(self.standing());
+        Ok(server)
+    }
+
+    /// Its number in the balancer.
+    #[must_use]
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Its configuration.
+    #[must_use]
+    pub fn config(&self) -> &config::Server {
+        &self.config
+    }
+
+    /// How it stands now.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        *self.standing.lock()
+    }
+
+    /// What the balancer may give it: as it stands, and within its configured limits.
+    #[must_use]
+    pub fn admission(&self) -> Admission {
+        let standing = self.standing();
+        let limits = &self.config.limits;
+        let proving = match standing.verdict {
+            Verdict::Probation { max_in_flight } => Some(max_in_flight),
+            Verdict::Healthy | Verdict::Out => None,
+        };
+        Admission {
+            is_open: standing.is_live(),
+            max_in_flight: limits.max_in_flight.into_iter().chain(proving).min(),
+            max_load: limits.max_active_tokens.map(|tokens| Load::from_millitokens(tokens.saturating_mul(1_000))),
+        }
+    }
+
+    /// Changes how it stands; only [`Live`](super::Live) does, which then tells the balancer.
+    pub(super) fn change_standing(&self, change: impl FnOnce(&mut Standing)) -> Standing {
+        let mut standing = self.standing.lock();
+        change(&mut standing);
+        *standing
+    }
+
+    /// Its name in metrics, status and logs.
+    #[must_use]
+    pub fn name(&self) -> &str {
         &self.config.name
     }
 
     /// `host:port` as the server itself is called in `Host` headers and redirects.
-    pub(super) fn host_header(&self) -> &HeaderValue {
+    #[must_use]
+    pub fn host_header(&self) -> &HeaderValue {
         &self.host_header
     }
 
-    pub(super) fn authorization(&self) -> Option<&HeaderValue> {
+    /// `Authorization` towards this server, when it has a key of its own.
+    #[must_use]
+    pub fn authorization(&self) -> Option<&HeaderValue> {
         self.config.authorization.as_ref()
     }
 
@@ -70,7 +161,7 @@ impl Server {
     ///
     /// # Errors
     /// When the name has never been resolved.
-    pub(super) async fn address(&self, limit: Duration) -> Result<SocketAddr> {
+    pub async fn address(&self, limit: Duration) -> Result<SocketAddr> {
         if let Some(address) = self.literal {
             return Ok(address);
         }
@@ -112,7 +203,7 @@ impl Server {
     }
 
     /// A connection to this address failed: a name's next address is used from now on.
-    pub(super) fn address_failed(&self, address: Option<&SocketAddr>) {
+    pub fn address_failed(&self, address: Option<&SocketAddr>) {
         let mut resolved = self.resolved.lock();
         if resolved.addresses.first() == address && !resolved.addresses.is_empty() {
             resolved.addresses.rotate_left(1);
@@ -120,7 +211,8 @@ impl Server {
     }
 
     /// Where and how Pingora connects.
-    pub(super) fn peer(&self, address: SocketAddr, timeouts: &config::Timeouts) -> HttpPeer {
+    #[must_use]
+    pub fn peer(&self, address: SocketAddr, timeouts: &config::Timeouts) -> HttpPeer {
         let mut peer = HttpPeer::new(address, false, String::new());
         peer.options.connection_timeout = Some(timeouts.connect);
         peer.options.idle_timeout = Some(timeouts.server_keepalive);
