@@ -16,6 +16,7 @@ use crate::demo::{self, DemoSettings};
 use crate::drain::{Closable, Drain, Signals, Sockets};
 use crate::proxy::{ClientConnections, Proxy};
 use crate::queue::Dispatcher;
+use crate::tls::{self, Watch};
 use crate::upstream::{ApplyError, Live};
 
 /// Why Tidegate does not start.
@@ -65,11 +66,13 @@ impl Program {
 /// # Errors
 /// When the configuration cannot be run on this machine.
 pub fn build(config: Config, upgrade: bool) -> Result<Program, StartError> {
-    let pingora_conf = copy_of(&config.pingora)?;
+    let mut pingora_conf = copy_of(&config.pingora)?;
+    pingora_conf.ca_file = tls::authorities_file(config.uses_system_authorities());
     let live = Arc::new(Live::new(config)?);
     let config = Arc::clone(&live.get().config);
     if !upgrade {
-        check_addresses(config.listen.iter().chain(&config.admin))?;
+        let tls_listen = config.tls.iter().flat_map(|tls| &tls.listen);
+        check_addresses(config.listen.iter().chain(tls_listen).chain(&config.admin))?;
     }
 
     let opt = Opt { upgrade, ..Opt::default() };
@@ -84,20 +87,35 @@ pub fn build(config: Config, upgrade: bool) -> Result<Program, StartError> {
         took_over: upgrade,
     };
     let proxy = http_proxy(&server.configuration, Proxy::new(Arc::clone(&live), Arc::clone(&drain)));
-    let connections = ClientConnections::new(proxy, &config.timeouts, Arc::clone(&drain));
+    let mut connections = ClientConnections::new(proxy, &config.timeouts, Arc::clone(&drain));
+    if let Some(tls) = &config.tls {
+        connections = connections.with_tls(tls, &config.listen);
+    }
     let mut clients = Service::new("clients".to_owned(), connections);
     for address in &config.listen {
         clients.add_tcp(&address.to_string());
         log::info!("listening on {address}");
+    }
+    if let Some(tls) = &config.tls {
+        for address in &tls.listen {
+            clients.add_tcp(&address.to_string());
+            log::info!("listening on {address} with TLS");
+        }
     }
     let mut dispatcher = background_service("queue", Dispatcher(Arc::clone(live.queue())));
     dispatcher.threads = Some(1);
     server.add_service(dispatcher);
     let mut listeners = vec![server.add_service(Closable::new(clients, drain.clients_closed(), &sockets))];
     if let Some(address) = config.admin {
-        let service = admin::service(address, Admin::new(live, Arc::clone(&drain)));
+        let service = admin::service(address, Admin::new(Arc::clone(&live), Arc::clone(&drain)));
         listeners.push(server.add_service(Closable::new(service, drain.admin_closed(), &sockets)));
         log::info!("admin listener on {address}");
+    }
+    if !config.tls_files().is_empty() {
+        let live = Arc::clone(&live);
+        let mut service = background_service("tls files", Watch::new(move || live.get().config.tls_files()));
+        service.threads = Some(1);
+        server.add_service(service);
     }
     if server.configuration.daemon {
         // The process that waits for the daemon is told after the fork only, and only by this service.

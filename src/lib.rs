@@ -15,11 +15,14 @@
 //! # Who may know whom
 //!
 //! ```text
-//! main -> app -> proxy  -> access, prompt, balance, metrics, drain
-//!                admin  -> balance, metrics, drain
+//! main -> app -> proxy  -> access, prompt, balance, metrics, queue, upstream, drain, tls
+//!                admin  -> balance, metrics, queue, upstream, drain
+//!                upstream (what is in force) -> access, balance, metrics, queue, config
+//!                queue  -> balance, metrics
 //!                drain  -> config           (how long an end may take)
-//!         config -> access, balance, prompt (only to build their types)
+//!         config -> access, balance, prompt, tls (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
+//!         tls: Pingora, rustls and files; nothing above it
 //!         access: pingora-limits and small crates; no proxy of Pingora, no I/O, the clock is an argument
 //!         prompt: std and small crates only; no Pingora, no I/O, no clock
 //! ```
@@ -42,6 +45,7 @@
 //! | who waits, and who is next | `src/queue/` |
 //! | which servers there are, and how they stand | `src/upstream/` |
 //! | a metric | `src/metrics/` |
+//! | TLS, certificates | `src/tls/` |
 //! | the admin listener | `src/admin/` |
 //! | how the process ends, signals, upgrades | `src/drain/` |
 
@@ -60,4 +64,5 @@ pub mod prompt;
 pub mod proxy;
 pub mod queue;
 pub mod replace;
+pub mod tls;
 pub mod upstream;

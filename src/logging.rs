@@ -6,6 +6,9 @@
 use env_logger::{Builder, Env, Logger};
 use log::{Level, Log, Metadata, Record, SetLoggerError};
 
+/// What is logged unless RUST_LOG says otherwise. Below TLS every scanner and every client that leaves is a warning.
+const LOG_FILTER: &str = "info,pingora_core=warn,pingora_core::protocols::tls=error,rustls=error";
+
 /// The crates whose fine messages quote what clients send.
 const QUOTING: [&str; 3] = ["pingora", "h2", "hyper"];
 
@@ -14,7 +17,7 @@ const QUOTING: [&str; 3] = ["pingora", "h2", "hyper"];
 /// # Errors
 /// When someone has done so before.
 pub fn start() -> Result<(), SetLoggerError> {
-    let logger = Builder::from_env(Env::default().default_filter_or("info,pingora_core=warn")).build();
+    let logger = Builder::from_env(Env::default().default_filter_or(LOG_FILTER)).build();
     log::set_max_level(logger.filter());
     log::set_boxed_logger(Box::new(WithoutQuotes(logger)))
 }

@@ -2,13 +2,15 @@
 //!
 //! Keys stay out: only whether there is one is said.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::access::AccessStatus;
 use crate::balance::{Bucket, Neighbours, Policy, RedirectTuning, Ties};
-use crate::config::{Config, QueueLimits, Retry, Shutdown, Timeouts};
+use crate::config::{Config, QueueLimits, Retry, Shutdown, Timeouts, TlsListen};
+use crate::tls::Listener;
 
 #[derive(Debug, Serialize)]
 pub(super) struct PolicyStatus {
@@ -35,6 +37,7 @@ pub(super) struct BucketStatus {
 #[derive(Debug, Serialize)]
 pub(super) struct ConfigStatus {
     listen: Vec<String>,
+    tls: Option<TlsStatus>,
     admin: Option<String>,
     max_body_bytes: usize,
     timeouts_seconds: TimeoutsStatus,
@@ -46,6 +49,21 @@ pub(super) struct ConfigStatus {
     upstream_authorization_set: bool,
     threads: usize,
     shutdown: ShutdownStatus,
+}
+
+/// The TLS listener.
+#[derive(Debug, Serialize)]
+pub(super) struct TlsStatus {
+    listen: Vec<String>,
+    certificate: String,
+    min_version: String,
+    /// Of the certificate that is in force when the status is asked for.
+    #[serde(rename = "valid_until", serialize_with = "valid_until")]
+    listener: Arc<Listener>,
+}
+
+fn valid_until<S: Serializer>(listener: &Arc<Listener>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&listener.valid_until())
 }
 
 /// In seconds; null is no limit.
@@ -122,6 +140,7 @@ impl ConfigStatus {
         // Every field is named, so that a new one cannot be forgotten here.
         let Config {
             listen,
+            tls,
             admin,
             groups: _,
             policy: _,
@@ -138,6 +157,7 @@ impl ConfigStatus {
         } = config;
         Self {
             listen: listen.iter().map(ToString::to_string).collect(),
+            tls: tls.as_ref().map(TlsStatus::of),
             admin: admin.map(|address| address.to_string()),
             max_body_bytes: *max_body_bytes,
             timeouts_seconds: TimeoutsStatus::of(timeouts),
@@ -148,6 +168,18 @@ impl ConfigStatus {
             upstream_authorization_set: upstream_authorization.is_some(),
             threads: pingora.threads,
             shutdown: ShutdownStatus::of(shutdown),
+        }
+    }
+}
+
+impl TlsStatus {
+    fn of(tls: &TlsListen) -> Self {
+        let files = tls.listener.files();
+        Self {
+            listen: tls.listen.iter().map(ToString::to_string).collect(),
+            certificate: files.certificate.display().to_string(),
+            min_version: files.min_version.to_string(),
+            listener: Arc::clone(&tls.listener),
         }
     }
 }

@@ -43,6 +43,8 @@ struct GroupStatus<'a> {
 struct ServerStatus<'a> {
     name: &'a str,
     authority: String,
+    /// Whether it is reached over TLS.
+    tls: bool,
     /// Whether the server has a key of its own.
     authorization_set: bool,
     load_tokens: f64,
@@ -111,6 +113,7 @@ impl<'a> ServerStatus<'a> {
         Self {
             name: server.name(),
             authority: server.config().authority(),
+            tls: server.has_tls(),
             authorization_set: server.authorization().is_some(),
             load_tokens: usage.load.tokens(),
             in_flight: usage.in_flight,

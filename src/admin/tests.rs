@@ -102,7 +102,14 @@ impl Reply {
 }
 
 fn server(name: &str, host: &str, port: u16) -> Server {
-    Server { name: name.to_owned(), host: host.to_owned(), port, authorization: None, limits: ServerLimits::default() }
+    Server {
+        name: name.to_owned(),
+        host: host.to_owned(),
+        port,
+        authorization: None,
+        limits: ServerLimits::default(),
+        tls: None,
+    }
 }
 
 /// Two groups, `short` with two servers and `long` with one.
@@ -113,6 +120,7 @@ fn config() -> Config {
     with_key.authorization = Some(HeaderValue::from_static(SERVER_KEY));
     Config {
         listen: vec!["0.0.0.0:8000".parse().unwrap(), "[::]:8000".parse().unwrap()],
+        tls: None,
         admin: Some("127.0.0.1:9000".parse().unwrap()),
         groups: vec![
             Group { name: "short".to_owned(), servers: vec![server("a", "vllm-a", 8100), with_key] },
@@ -176,16 +184,16 @@ async fn status_is_what_the_balancer_and_the_metrics_say() {
             {
                 "name": "short", "from_tokens": 0, "to_tokens": 1_000, "load_tokens": 0.0, "in_flight": 1,
                 "waiting": 0, "servers": [
-                    { "name": "a", "authority": "vllm-a:8100", "authorization_set": false,
+                    { "name": "a", "authority": "vllm-a:8100", "tls": false, "authorization_set": false,
                       "load_tokens": 0.0, "in_flight": 1, "health": "healthy", "draining": false },
-                    { "name": "b", "authority": "[::1]:8101", "authorization_set": true,
+                    { "name": "b", "authority": "[::1]:8101", "tls": false, "authorization_set": true,
                       "load_tokens": 0.0, "in_flight": 0, "health": "healthy", "draining": false },
                 ],
             },
             {
                 "name": "long", "from_tokens": 1_000, "to_tokens": 4_000, "load_tokens": 1_000.5, "in_flight": 1,
                 "waiting": 0, "servers": [
-                    { "name": "c", "authority": "10.0.0.3:8102", "authorization_set": false,
+                    { "name": "c", "authority": "10.0.0.3:8102", "tls": false, "authorization_set": false,
                       "load_tokens": 1_000.5, "in_flight": 1, "health": "healthy", "draining": false },
                 ],
             },
@@ -222,6 +230,7 @@ async fn status_shows_the_configuration_in_force() {
         status["config"],
         json!({
             "listen": ["0.0.0.0:8000", "[::]:8000"],
+            "tls": null,
             "admin": "127.0.0.1:9000",
             "max_body_bytes": 1_048_576,
             "timeouts_seconds": {

@@ -10,6 +10,7 @@ use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
 use super::section::{Item, Parsed, Section, or_none};
 use super::settings::OwnLimits;
+use super::tls::{TlsDraft, UpstreamTlsDraft};
 use super::yaml::Node;
 use super::{Environment, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts, access, secret, settings, value};
 use crate::access::Rules;
@@ -19,6 +20,7 @@ use crate::balance::Ties;
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) listen: Vec<Located<Endpoint>>,
+    pub(super) tls: TlsDraft,
     pub(super) admin: Option<Located<Endpoint>>,
     pub(super) groups: Vec<GroupDraft>,
     pub(super) policy: PolicyDraft,
@@ -32,6 +34,7 @@ pub(super) struct Draft {
     pub(super) upstream_authorization: Option<HeaderValue>,
     pub(super) access: Rules,
     pub(super) shutdown: Shutdown,
+    pub(super) upstream_tls: UpstreamTlsDraft,
     pub(super) pingora: PingoraDraft,
 }
 
@@ -55,15 +58,25 @@ pub(super) enum Bound {
 #[derive(Debug)]
 pub(super) struct ServerDraft {
     pub(super) endpoint: Endpoint,
+    /// Whether it is reached over TLS.
+    pub(super) https: bool,
     pub(super) name: Option<String>,
     pub(super) authorization: Option<HeaderValue>,
     pub(super) limits: OwnLimits,
+    pub(super) tls: UpstreamTlsDraft,
 }
 
 impl ServerDraft {
     /// A server of which only the address is known.
     pub(super) fn at(endpoint: Endpoint) -> Self {
-        Self { endpoint, name: None, authorization: None, limits: OwnLimits::default() }
+        Self {
+            endpoint,
+            https: false,
+            name: None,
+            authorization: None,
+            limits: OwnLimits::default(),
+            tls: UpstreamTlsDraft::default(),
+        }
     }
 }
 
@@ -73,6 +86,7 @@ impl Draft {
         let localhost = Endpoint { host: "localhost".to_owned(), port: 8000 };
         Self {
             listen: vec![Located::new(localhost, Spot::named("listen"))],
+            tls: TlsDraft::default(),
             admin: None,
             groups: Vec::new(),
             policy,
@@ -85,6 +99,7 @@ impl Draft {
             upstream_authorization: None,
             access: Rules::default(),
             shutdown: Shutdown::default(),
+            upstream_tls: UpstreamTlsDraft::default(),
             pingora: PingoraDraft::default(),
         }
     }
@@ -93,11 +108,13 @@ impl Draft {
     pub(super) fn read(root: Option<&Node>, file: Spot, problems: &Problems, environment: Environment<'_>) -> Self {
         Section::read(root, file, problems, |section| {
             let listen = section.one_or_more("listen", endpoint);
+            let tls = section.section("tls", TlsDraft::read);
             let admin = section.section("admin", admin);
             let groups = section.filled_list("groups", "groups");
             let groups = groups.iter().map(|item| group(item, environment)).collect();
             let mut draft = Self::new(section.section("policy", PolicyDraft::read));
             draft.listen = listen.unwrap_or(draft.listen);
+            draft.tls = tls;
             draft.admin = admin;
             draft.groups = groups;
             draft.max_body_bytes = section.section("limits", |section| {
@@ -108,8 +125,9 @@ impl Draft {
             draft.retry = section.section("retry", settings::retry);
             (draft.queue, draft.server_limits) = section.section("queue", settings::queue);
             draft.strip = section.section("headers", settings::strip);
-            draft.upstream_authorization =
-                section.section("upstream", |section| secret::authorization(section, environment));
+            (draft.upstream_authorization, draft.upstream_tls) = section.section("upstream", |section| {
+                (secret::authorization(section, environment), section.section("tls", UpstreamTlsDraft::read))
+            });
             access::read(section, &mut draft.access, environment);
             draft.shutdown = section.section("shutdown", Shutdown::read);
             draft.pingora = section.section("pingora", PingoraDraft::read);
@@ -141,7 +159,7 @@ fn endpoint(node: &Node) -> Parsed<Endpoint> {
     address::endpoint(node.text().unwrap_or_default())
 }
 
-fn server_address(node: &Node) -> Parsed<Endpoint> {
+fn server_address(node: &Node) -> Parsed<(Endpoint, bool)> {
     address::server(node.text().unwrap_or_default())
 }
 
@@ -169,15 +187,16 @@ fn group(item: &Item<'_>, environment: Environment<'_>) -> GroupDraft {
 /// A server in its short form (the address) or its long form (a mapping).
 fn server(item: &Item<'_>, environment: Environment<'_>) -> Option<Located<ServerDraft>> {
     if !item.is_mapping() {
-        let Located { value, spot } = item.value(server_address)?;
-        return Some(Located::new(ServerDraft::at(value), spot));
+        let Located { value: (endpoint, https), spot } = item.value(server_address)?;
+        return Some(Located::new(ServerDraft { https, ..ServerDraft::at(endpoint) }, spot));
     }
     item.section(|section| {
         let address = section.required("address", server_address);
         let name = section.value("name", value::name).map(|name| name.value);
         let authorization = secret::authorization(section, environment);
         let limits = OwnLimits::read(section);
-        let Located { value: endpoint, spot } = address?;
-        Some(Located::new(ServerDraft { endpoint, name, authorization, limits }, spot))
+        let tls = section.section("tls", UpstreamTlsDraft::read);
+        let Located { value: (endpoint, https), spot } = address?;
+        Some(Located::new(ServerDraft { endpoint, https, name, authorization, limits, tls }, spot))
     })
 }

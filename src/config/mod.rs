@@ -24,10 +24,12 @@ mod section;
 mod settings;
 mod shutdown;
 mod summary;
+mod tls;
 pub(crate) mod value;
 mod yaml;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::pingora::server::configuration::ServerConf;
@@ -35,6 +37,7 @@ use http::{HeaderName, HeaderValue};
 
 use crate::access::Rules;
 use crate::balance::{Policy, Ties};
+use crate::tls::Watched;
 
 pub use file::{known_keys, load};
 pub use flags::{DEFAULT_GROUP_THRESHOLD, DEFAULT_MAX_REQUEST_TOKENS, Flags};
@@ -42,6 +45,7 @@ pub use problem::{Problem, Refusal};
 pub use settings::DEFAULT_MAX_BODY_BYTES;
 pub use shutdown::Shutdown;
 pub use summary::Summary;
+pub use tls::{ServerTls, TlsListen};
 
 /// Looks up an environment variable; `None` when it is not set.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -60,6 +64,8 @@ pub struct Loaded {
 pub struct Config {
     /// Where clients connect. Never empty.
     pub listen: Vec<SocketAddr>,
+    /// Where clients connect over TLS; `None` is off.
+    pub tls: Option<TlsListen>,
     /// Where the admin listener (metrics, status) is; `None` is off.
     pub admin: Option<SocketAddr>,
     /// The server groups, short prompts first. Never empty, no group is empty, and no server stands there twice.
@@ -110,6 +116,8 @@ pub struct Server {
     pub authorization: Option<HeaderValue>,
     /// How much it is given at once.
     pub limits: ServerLimits,
+    /// How it is reached over TLS; `None` is plain HTTP.
+    pub tls: Option<ServerTls>,
 }
 
 /// How much a server is given at once. What is beyond waits in Tidegate.
@@ -119,6 +127,26 @@ pub struct ServerLimits {
     pub max_in_flight: Option<u64>,
     /// Most tokens of load that are active on it; `None` is no limit. A larger request runs when nothing else does.
     pub max_active_tokens: Option<u64>,
+}
+
+impl Config {
+    /// Everything that was made from TLS files. Servers with the same files share one.
+    #[must_use]
+    pub fn tls_files(&self) -> Vec<Arc<dyn Watched>> {
+        let listener = self.tls.iter().map(|tls| Arc::clone(&tls.listener) as Arc<dyn Watched>);
+        let servers = self.groups.iter().flat_map(|group| &group.servers);
+        let mut upstreams: Vec<_> = servers.filter_map(|server| Some(&server.tls.as_ref()?.upstream)).collect();
+        upstreams.sort_by_key(|upstream| Arc::as_ptr(upstream));
+        upstreams.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        listener.chain(upstreams.into_iter().map(|upstream| Arc::clone(upstream) as Arc<dyn Watched>)).collect()
+    }
+
+    /// Whether a server is trusted because an authority of the system says so.
+    #[must_use]
+    pub fn uses_system_authorities(&self) -> bool {
+        let mut servers = self.groups.iter().flat_map(|group| &group.servers).filter_map(|server| server.tls.as_ref());
+        servers.any(|tls| tls.upstream.files().uses_system_authorities())
+    }
 }
 
 impl Server {
@@ -132,9 +160,10 @@ impl Server {
 /// All time limits. `None` is no limit.
 #[derive(Debug, Clone)]
 pub struct Timeouts {
-    /// Until a TCP connection to a server stands.
+    /// Until a connection to a server stands, with TLS where it is used.
     pub connect: Duration,
-    /// From the first byte of a request header (or from accepting the connection) to its last.
+    /// From the first byte of a request header (or from accepting the connection) to its last. Also for the TLS
+    /// handshake.
     pub request_header: Duration,
     /// Longest pause between two pieces of a request body.
     pub request_body_idle: Duration,

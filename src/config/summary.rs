@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 
 use super::access::AccessSummary;
-use super::{Config, Group, QueueLimits, Timeouts};
+use super::{Config, Group, QueueLimits, ServerTls, Timeouts, TlsListen};
 use crate::balance::{Neighbours, Policy, Ties};
 
 /// Shows a configuration in words. No key's text is in it.
@@ -17,6 +17,7 @@ impl Display for Summary<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(config) = self;
         writeln!(out, "listen: {}", list(&config.listen))?;
+        writeln!(out, "tls: {}", config.tls.as_ref().map_or_else(|| "none".to_owned(), tls))?;
         writeln!(out, "admin: {}", config.admin.map_or_else(|| "none".to_owned(), |admin| admin.to_string()))?;
         writeln!(out, "policy: {}", policy(config))?;
         for (index, group) in config.groups.iter().enumerate() {
@@ -91,7 +92,8 @@ fn group(out: &mut fmt::Formatter<'_>, group: &Group, range: &str) -> fmt::Resul
     writeln!(out, "group {}: {range}", group.name)?;
     for server in &group.servers {
         let authority = server.authority();
-        write!(out, "  {authority}")?;
+        let scheme = if server.tls.is_some() { "https://" } else { "" };
+        write!(out, "  {scheme}{authority}")?;
         if server.name != authority {
             write!(out, ", name {}", server.name)?;
         }
@@ -101,9 +103,34 @@ fn group(out: &mut fmt::Formatter<'_>, group: &Group, range: &str) -> fmt::Resul
         if let Some(most) = server.limits.max_active_tokens {
             write!(out, ", max_active_tokens {most}")?;
         }
+        if let Some(tls) = &server.tls {
+            server_tls(out, tls)?;
+        }
         out.write_str(if server.authorization.is_some() { ", a key of its own\n" } else { "\n" })?;
     }
     Ok(())
+}
+
+fn tls(tls: &TlsListen) -> String {
+    let files = tls.listener.files();
+    let until = tls.listener.valid_until();
+    let (certificate, key) = (files.certificate.display(), files.key.display());
+    let listen = list(&tls.listen);
+    format!("{listen}, certificate {certificate} (valid until {until}), key {key}, min_version {}", files.min_version)
+}
+
+fn server_tls(out: &mut fmt::Formatter<'_>, tls: &ServerTls) -> fmt::Result {
+    let files = tls.upstream.files();
+    write!(out, ", server_name {}", tls.name)?;
+    match &files.ca {
+        _ if files.insecure => out.write_str(", any certificate is taken (insecure)")?,
+        Some(ca) => write!(out, ", ca {}", ca.display())?,
+        None => out.write_str(", ca of the system")?,
+    }
+    match &files.identity {
+        Some((certificate, key)) => write!(out, ", certificate {}, key {}", certificate.display(), key.display()),
+        None => Ok(()),
+    }
 }
 
 fn timeouts(limits: &Timeouts) -> String {

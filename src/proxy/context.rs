@@ -113,6 +113,7 @@ impl RequestContext {
     /// What an attempt came to that ended with this error.
     pub(super) fn attempt_result(error: Option<&pingora::Error>) -> AttemptResult {
         use pingora::ErrorType::{ConnectError, ConnectNoRoute, ConnectRefused, ConnectTimedout, SocketError};
+        use pingora::ErrorType::{InvalidCert, TLSHandshakeFailure};
         match error {
             None => AttemptResult::Answered,
             Some(error) if *error.esource() == pingora::ErrorSource::Downstream => AttemptResult::ClientGone,
@@ -120,6 +121,7 @@ impl RequestContext {
                 ConnectTimedout | ConnectRefused | ConnectNoRoute | ConnectError | SocketError => {
                     AttemptResult::ConnectFailed
                 }
+                TLSHandshakeFailure | InvalidCert => AttemptResult::ConnectFailed,
                 etype if super::retry::is_timeout(etype) => AttemptResult::TimedOut,
                 etype if *etype == super::retry::RETRYABLE_STATUS => AttemptResult::Refused5xx,
                 _ => AttemptResult::Broken,

@@ -20,6 +20,7 @@ mod finish;
 mod framing;
 mod guard;
 mod models;
+mod prefaced;
 mod presence;
 mod reject;
 mod request;
@@ -70,7 +71,8 @@ impl Proxy {
     #[must_use]
     pub fn new(live: Arc<Live>, drain: Arc<Drain>) -> Self {
         let metrics = Arc::clone(live.metrics());
-        Self { live, metrics, drain, connector: models::Connector::new(None) }
+        let connector = models::connector(live.get().config.uses_system_authorities());
+        Self { live, metrics, drain, connector }
     }
 }
 

@@ -65,10 +65,12 @@ fn config(server: SocketAddr) -> Config {
         port: server.port(),
         authorization: None,
         limits: ServerLimits::default(),
+        tls: None,
     };
     let second = Duration::from_secs(1);
     Config {
         listen: Vec::new(),
+        tls: None,
         admin: None,
         groups: vec![Group { name: "all".into(), servers: vec![server] }],
         policy: Policy::ReferencePlain,

@@ -13,6 +13,7 @@
 //! ```
 
 mod server;
+mod tls_failure;
 
 use std::sync::Arc;
 

@@ -10,6 +10,7 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use tokio::time::Instant;
 
+use super::tls_failure::{self, LastFailure};
 use crate::balance::{Admission, Load};
 use crate::config;
 
@@ -36,6 +37,7 @@ pub struct Server {
     literal: Option<SocketAddr>,
     resolved: Mutex<Resolved>,
     standing: Mutex<Standing>,
+    tls_failure: Mutex<LastFailure>,
 }
 
 /// Why a server may be given requests, or not.
@@ -84,7 +86,28 @@ impl Server {
         let host_header = HeaderValue::try_from(config.authority())
             .map_err(|error| Error::because(ErrorType::InternalError, "server host", error))?;
         let literal = config.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, config.port));
-        Ok(Self { number, config, host_header, literal, resolved: Mutex::default(), standing: Mutex::default() })
+        Ok(Self {
+            number,
+            config,
+            host_header,
+            literal,
+            resolved: Mutex::default(),
+            standing: Mutex::default(),
+            tls_failure: Mutex::default(),
+        })
+    }
+
+    /// Whether it is reached over TLS.
+    pub fn has_tls(&self) -> bool {
+        self.config.tls.is_some()
+    }
+
+    /// Logs that TLS towards the server failed, unless that was said lately.
+    pub fn note_tls_failure(&self, error: &Error) {
+        let Some(reason) = tls_failure::reason(error).filter(|_| self.has_tls()) else { return };
+        if self.tls_failure.lock().is_news(&reason) {
+            log::warn!("server {}: TLS failed: {reason}", self.name());
+        }
     }
 
     /// The same server under a changed configuration: its number, standing and known addresses stay.
@@ -217,6 +240,11 @@ impl Server {
         peer.options.connection_timeout = Some(timeouts.connect);
         peer.options.idle_timeout = Some(timeouts.server_keepalive);
         peer.options.tcp_keepalive = Some(TCP_KEEPALIVE);
+        if let Some(tls) = &self.config.tls {
+            // Without it TCP and TLS would have the time each.
+            peer.options.total_connection_timeout = Some(timeouts.connect);
+            tls.upstream.secure(&mut peer, &tls.name);
+        }
         peer
     }
 }

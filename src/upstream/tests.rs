@@ -16,10 +16,12 @@ fn config(groups: &[(&str, &[u16])]) -> Config {
         port: *port,
         authorization: None,
         limits: ServerLimits::default(),
+        tls: None,
     };
     let ranges = (0..groups.len() as u64).map(|number| Bucket { from: number * 1_000, to: (number + 1) * 1_000 });
     Config {
         listen: Vec::new(),
+        tls: None,
         admin: None,
         groups: (groups.iter())
             .map(|(name, ports)| Group { name: (*name).to_owned(), servers: ports.iter().map(server).collect() })

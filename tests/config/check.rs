@@ -69,6 +69,7 @@ fn what_would_run_is_printed() {
     let expected = "\
 FILE: ok
 listen: 127.0.0.1:7000, [::1]:7000
+tls: none
 admin: none
 policy: reference_bucket, sensitivity 2, affinity_strength 0.5, redirect_threshold 0.25, neighbours all, ties first
 group short: prompts from 0 to below 1000 tokens

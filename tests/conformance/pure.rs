@@ -173,6 +173,7 @@ fn server(address: &Value) -> Server {
         port,
         authorization: None,
         limits: ServerLimits::default(),
+        tls: None,
     }
 }
 

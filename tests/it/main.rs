@@ -31,6 +31,8 @@ mod selection; // which server a request goes to
 mod shutdown; // the end of the process, on signals
 mod streaming; // a response on its way to the client, also when it breaks
 mod support;
+mod tls_clients; // the TLS listener
+mod tls_servers; // servers that are reached over TLS
 mod upgrade; // a successor takes the sockets over
 mod waiting; // requests that no server can take now
 mod wire; // connections: reuse, upgrades, pipelining, HTTP/1.0, h2c

@@ -38,14 +38,24 @@ impl Tidegate {
         Self::start_at(address, admin, setup).await
     }
 
+    /// With an environment variable.
+    pub(crate) async fn start_with_environment(setup: &Setup, name: &str, value: &str) -> Self {
+        let [address, admin] = Loopback::new().free_ports();
+        Self::start_in(address, admin, setup, &[(name, value)]).await
+    }
+
     /// Starts the program and waits until it accepts connections.
     pub(crate) async fn start_at(address: SocketAddr, admin: SocketAddr, setup: &Setup) -> Self {
+        Self::start_in(address, admin, setup, &[]).await
+    }
+
+    async fn start_in(address: SocketAddr, admin: SocketAddr, setup: &Setup, environment: &[(&str, &str)]) -> Self {
         let directory = Arc::new(tempfile::tempdir().expect("a temporary directory can be made"));
         std::fs::write(directory.path().join(CONFIG), setup.yaml(address, admin)).expect("the directory is writable");
         let log = "stderr".to_owned();
-        let mut command = command(directory.path(), &log);
-        command.envs(setup.log_level().map(|level| ("RUST_LOG", level)));
-        let child = command.spawn().expect("the program can be run");
+        let mut program = command(directory.path(), &log);
+        program.envs(setup.log_level().map(|level| ("RUST_LOG", level)));
+        let child = program.envs(environment.iter().copied()).spawn().expect("the program can be run");
         let mut tidegate = Self { address, admin, child, directory, log };
         until("Tidegate accepts connections", async || {
             if let Some(status) = tidegate.child.try_wait().expect("a child can be waited for") {
