@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use super::access::AccessStatus;
 use crate::balance::{Bucket, Neighbours, Policy, RedirectTuning, Ties};
 use crate::config::{Config, QueueLimits, Retry, Shutdown, Timeouts, TlsListen};
 use crate::tls::Listener;
@@ -43,6 +44,7 @@ pub(super) struct ConfigStatus {
     retry: RetryStatus,
     queue: QueueStatus,
     strip_request_headers: Vec<String>,
+    access: AccessStatus,
     /// Whether there is a key for all servers.
     upstream_authorization_set: bool,
     threads: usize,
@@ -149,6 +151,7 @@ impl ConfigStatus {
             queue,
             strip_request_headers,
             upstream_authorization,
+            access,
             shutdown,
             pingora,
         } = config;
@@ -161,6 +164,7 @@ impl ConfigStatus {
             retry: RetryStatus::of(retry),
             queue: QueueStatus::of(queue),
             strip_request_headers: strip_request_headers.iter().map(ToString::to_string).collect(),
+            access: AccessStatus::of(access),
             upstream_authorization_set: upstream_authorization.is_some(),
             threads: pingora.threads,
             shutdown: ShutdownStatus::of(shutdown),

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::downstream::Slot;
 use super::reject::Reject;
+use crate::access::Admission;
 use crate::balance::{Lease, Tried};
 use crate::config::Config;
 use crate::drain::Running;
@@ -25,6 +26,8 @@ pub struct RequestContext {
     pub(super) running: Option<Running>,
     /// Set by `admit`; sent to the server and back to the client.
     pub(super) request_id: Option<HeaderValue>,
+    /// What was let in, with its API key's name; holds the places of limits on concurrency. Set by `guard`.
+    pub(super) admission: Option<Admission>,
     /// Set by `admit`.
     pub(super) endpoint: Endpoint,
     /// Length of the request body, in bytes. Set by `admit`.
@@ -59,6 +62,7 @@ impl std::fmt::Debug for RequestContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RequestContext")
             .field("request_id", &self.request_id)
+            .field("key", &self.admission.as_ref().and_then(Admission::key_name))
             .field("endpoint", &self.endpoint)
             .field("lease", &self.lease)
             .field("attempts", &self.attempts)
@@ -73,6 +77,7 @@ impl RequestContext {
             started: Instant::now(),
             running: None,
             request_id: None,
+            admission: None,
             endpoint: Endpoint::Other,
             request_bytes: 0,
             demand: None,

@@ -7,6 +7,7 @@ use pingora::proxy::Session;
 use pingora::{Error, Result};
 
 use super::context::RequestContext;
+use super::guard;
 use super::request::REQUEST_ID;
 use super::retry::{BAD_RESPONSE, RETRYABLE_STATUS, has_attempts_left};
 
@@ -37,6 +38,7 @@ pub(super) fn prepare(session: &Session, response: &mut ResponseHeader, ctx: &Re
     {
         response.insert_header(REQUEST_ID, request_id)?;
     }
+    guard::share(session.req_header(), response, ctx)?;
     rewrite_location(session, response, ctx)
 }
 

@@ -69,7 +69,7 @@ FILE:9: timeouts.conect: unknown key, did you mean connect?"
         problems_of(format!("{GOOD}health: {{}}\n")),
         "\
 FILE:9: health: unknown key, expected one of: listen, tls, admin, groups, policy, limits, timeouts, retry, queue, \
-headers, upstream, shutdown, pingora"
+headers, upstream, access, forwarded, cors, shutdown, pingora"
     );
 }
 
