@@ -84,7 +84,7 @@ impl Proxy {
         }
         let limits = &ctx.config().timeouts;
         let total_at = limits.total.map(|total| ctx.started + total);
-        let silence = Silence::new(limits.first_byte, limits.response_idle, total_at);
+        let silence = Silence::new(limits.first_byte, limits.response_idle, total_at, ctx.at_work.clone());
         ctx.slot = Some(downstream::wrap(session, body, silence, Arc::clone(&self.drain)));
         Ok(false)
     }

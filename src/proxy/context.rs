@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::downstream::Slot;
 use super::reject::Reject;
+use super::silence::AtWork;
 use crate::access::Admission;
 use crate::balance::{Lease, Tried};
 use crate::config::Config;
@@ -42,6 +43,8 @@ pub struct RequestContext {
     pub(super) server: Option<Arc<Server>>,
     /// The group of the last lease, for metrics. Set by `connect`.
     pub(super) group: Option<usize>,
+    /// Whether a server has the request now: its time limits count only then.
+    pub(super) at_work: AtWork,
     /// Servers that this request has failed on. Kept by `retry`.
     pub(super) tried: Tried,
     /// Attempts begun. Counted by `connect`.
@@ -85,6 +88,7 @@ impl RequestContext {
             lease: None,
             server: None,
             group: None,
+            at_work: AtWork::default(),
             tried: Tried::default(),
             attempts: 0,
             retry_reason: None,
