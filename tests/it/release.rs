@@ -1,6 +1,9 @@
 //! Load is given back exactly once, however a request ends, and the server is told when the client has left.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::sync::Notify;
 
 use crate::support::*;
 
@@ -147,8 +150,13 @@ async fn clients_that_leave_over_h2c_give_their_load_back() {
 // B04
 #[tokio::test]
 async fn a_client_that_leaves_at_the_very_end_is_counted_once() {
-    let server = Backend::start(async |mut conn: Conn| {
+    // Each client's time begins when the server has its request: one that left before was not counted at all.
+    let arrived: Arc<Vec<Notify>> = Arc::new((0..32 * 63).map(|_| Notify::new()).collect());
+    let seen = Arc::clone(&arrived);
+    let server = Backend::start(async move |mut conn: Conn| {
         while let Some(request) = conn.request().await {
+            let number: usize = request.head.get("x-number").unwrap().parse().unwrap();
+            seen[number].notify_one();
             tokio::time::sleep(Duration::from_millis(20)).await;
             let answer = match request.body.last() {
                 Some(b' ') => b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n".to_vec(),
@@ -163,16 +171,18 @@ async fn a_client_that_leaves_at_the_very_end_is_counted_once() {
     let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
     let address = tidegate.address;
     let mut connections = tokio::task::JoinSet::new();
-    for connection in 0..32_u64 {
+    for connection in 0..32 {
+        let arrived = Arc::clone(&arrived);
         connections.spawn(async move {
-            for round in 0..63_u64 {
+            for round in 0..63 {
+                let number = connection * 63 + round;
                 let mut client = Client::connect(address).await;
                 let mut body = body_of(200);
                 body.extend(if round % 2 == 0 { &b" "[..] } else { b"" });
-                client.send(&post(CHAT, &body)).await;
+                client.send(&request("POST", CHAT, &format!("x-number: {number}\r\n"), &body)).await;
+                arrived[number].notified().await;
                 // Spread evenly over 15 to 25 ms, the same in every run.
-                let microseconds = 15_000 + (connection * 63 + round) * 7_919 % 10_000;
-                tokio::time::sleep(Duration::from_micros(microseconds)).await;
+                tokio::time::sleep(Duration::from_micros(15_000 + number as u64 * 7_919 % 10_000)).await;
                 if round % 3 == 0 { client.reset() } else { client.close() }
             }
         });
