@@ -13,6 +13,7 @@ use crate::admin::{self, Admin};
 use crate::cli::Demo;
 use crate::config::{self, Config, Flags, Refusal};
 use crate::demo::{self, DemoSettings};
+use crate::health::{self, Health};
 use crate::proxy::{ClientConnections, Proxy};
 use crate::upstream::{ApplyError, Live};
 
@@ -53,13 +54,15 @@ pub fn build(config: Config, upgrade: bool) -> Result<Server, StartError> {
 
     let opt = Opt { upgrade, ..Opt::default() };
     let mut server = Server::new_with_opt_and_conf(opt, pingora_conf);
-    let proxy = http_proxy(&server.configuration, Proxy::new(Arc::clone(&live)));
+    let health = Arc::new(Health::new(Arc::clone(&live)));
+    let proxy = http_proxy(&server.configuration, Proxy::new(Arc::clone(&live), Arc::clone(&health)));
     let mut clients = Service::new("clients".to_owned(), ClientConnections::new(proxy, &config.timeouts));
     for address in &config.listen {
         clients.add_tcp(&address.to_string());
         log::info!("listening on {address}");
     }
     server.add_service(clients);
+    server.add_service(health::service(health));
     if let Some(address) = config.admin {
         server.add_service(admin::service(address, Admin::new(live)));
         log::info!("admin listener on {address}");

@@ -16,6 +16,7 @@
 //!
 //! ```text
 //! main -> app -> proxy  -> prompt, balance, metrics
+//!                health -> upstream, metrics     (upstream keeps each server's record)
 //!                admin  -> balance, metrics
 //!         config -> balance, prompt         (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
@@ -33,6 +34,7 @@
 //! | which endpoints count | `src/prompt/endpoint.rs` |
 //! | what happens in a phase | `src/proxy/` (start at `mod.rs`) |
 //! | when a request is tried elsewhere | `src/proxy/retry.rs` |
+//! | when a server is taken out, and comes back | `src/health/record.rs` |
 //! | an error answer | `src/proxy/reject.rs` |
 //! | a time limit towards a server | `src/proxy/silence.rs` |
 //! | a configuration key | `src/config/` |
@@ -45,6 +47,7 @@ pub mod balance;
 pub mod cli;
 pub mod config;
 pub mod demo;
+pub mod health;
 pub mod healthcheck;
 pub mod metrics;
 pub mod prompt;

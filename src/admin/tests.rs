@@ -133,6 +133,7 @@ fn config() -> Config {
             client_keepalive: Duration::from_secs(75),
             server_keepalive: Duration::from_secs(4),
         },
+        health: crate::config::Health::default(),
         retry: Retry { max_attempts: 3, base_delay: Duration::from_millis(1), max_delay: Duration::from_secs(1) },
         strip_request_headers: vec![HeaderName::from_static("x-data-parallel-rank")],
         upstream_authorization: Some(HeaderValue::from_static(COMMON_KEY)),

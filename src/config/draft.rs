@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 
 use super::address::{self, Endpoint};
+use super::health::{self, Health};
 use super::pingora::PingoraDraft;
 use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
@@ -23,6 +24,7 @@ pub(super) struct Draft {
     pub(super) max_body_bytes: usize,
     pub(super) timeouts: Timeouts,
     pub(super) retry: Retry,
+    pub(super) health: Health,
     pub(super) strip: Vec<HeaderName>,
     pub(super) upstream_authorization: Option<HeaderValue>,
     pub(super) pingora: PingoraDraft,
@@ -71,6 +73,7 @@ impl Draft {
             max_body_bytes: settings::DEFAULT_MAX_BODY_BYTES,
             timeouts: Timeouts::default(),
             retry: Retry::default(),
+            health: Health::default(),
             strip: settings::default_strip(),
             upstream_authorization: None,
             pingora: PingoraDraft::default(),
@@ -91,6 +94,7 @@ impl Draft {
             draft.max_body_bytes = section.section("limits", settings::max_body_bytes);
             draft.timeouts = section.section("timeouts", settings::timeouts);
             draft.retry = section.section("retry", settings::retry);
+            draft.health = section.section("health", health::health);
             draft.strip = section.section("headers", settings::strip);
             draft.upstream_authorization =
                 section.section("upstream", |section| secret::authorization(section, environment));
@@ -107,6 +111,7 @@ impl Draft {
         let names: &[&str] = if dynamic { &["short", "long"] } else { &["all"] };
         draft.groups = names.iter().map(|name| GroupDraft::named(name)).collect();
         draft.retry.base_delay = Duration::from_millis(1);
+        draft.health = Health::of_flags();
         draft
     }
 }

@@ -14,6 +14,7 @@ mod check;
 mod draft;
 mod file;
 mod flags;
+mod health;
 mod nearest;
 mod pingora;
 mod policy;
@@ -35,6 +36,7 @@ use crate::balance::{Policy, Ties};
 
 pub use file::{known_keys, load};
 pub use flags::{DEFAULT_GROUP_THRESHOLD, DEFAULT_MAX_REQUEST_TOKENS, Flags};
+pub use health::{ActiveChecks, ExpectedStatus, Health, PassiveChecks, Probation};
 pub use problem::{Problem, Refusal};
 pub use settings::DEFAULT_MAX_BODY_BYTES;
 pub use summary::Summary;
@@ -70,6 +72,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// How often and how fast a failed request is tried elsewhere.
     pub retry: Retry,
+    /// How servers are judged.
+    pub health: Health,
     /// Request headers that are not passed on to the servers.
     pub strip_request_headers: Vec<HeaderName>,
     /// Replaces the client's `Authorization` towards every server that has no key of its own.

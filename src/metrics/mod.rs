@@ -13,6 +13,7 @@
 
 mod exposition;
 mod families;
+mod health;
 mod labels;
 mod process;
 #[cfg(test)]
@@ -30,6 +31,7 @@ use prometheus_client::registry::Registry;
 
 pub use exposition::Format;
 use families::SecondsByGroup;
+pub use health::HealthMetrics;
 use labels::{AttemptLabels, ReasonLabels, RedirectLabels, RequestLabels, status_class};
 pub use labels::{AttemptResult, FinishedRequest, Outcome, RetryReason};
 use process::Process;
@@ -53,6 +55,7 @@ pub struct Metrics {
     retries: [Counter; RetryReason::ALL.len()],
     redirects: Family<RedirectLabels, Counter>,
     redirects_in_all: Counter,
+    health: HealthMetrics,
     request_bytes: Counter,
     response_bytes: Counter,
     request_body_bytes: Histogram,
@@ -139,6 +142,12 @@ impl Metrics {
             redirects.inc();
             self.redirects_in_all.inc();
         }
+    }
+
+    /// What is counted of the health of servers.
+    #[must_use]
+    pub fn health(&self) -> &HealthMetrics {
+        &self.health
     }
 
     /// Sums since the start.

@@ -1,5 +1,6 @@
 //! From the request header to a measured request: local answers, the body, the measure.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -68,7 +69,11 @@ impl Proxy {
         let limits = &ctx.config().timeouts;
         let total_at = limits.total.map(|total| ctx.started + total);
         let silence = Silence::new(limits.first_byte, limits.response_idle, total_at);
-        ctx.slot = Some(downstream::wrap(session, body, silence));
+        let silence = match &ctx.config().health.passive {
+            Some(checks) => silence.suspecting(Arc::clone(&ctx.watch), checks),
+            None => silence,
+        };
+        ctx.slot = Some(downstream::wrap(session, body, silence, Arc::clone(&ctx.watch)));
         Ok(false)
     }
 

@@ -11,10 +11,12 @@
 //! ```
 
 mod admit;
+mod answer;
 mod connect;
 mod connection;
 mod context;
 mod downstream;
+mod events;
 mod finish;
 mod framing;
 mod models;
@@ -24,6 +26,7 @@ mod request;
 mod response;
 mod retry;
 mod silence;
+mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -38,12 +41,12 @@ use pingora::modules::http::HttpModules;
 use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, Result};
-use tokio::time::Instant;
 
 pub use connection::ClientConnections;
 pub use context::RequestContext;
 pub use reject::ERROR_HEADER;
 
+use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::upstream::Live;
 
@@ -51,6 +54,7 @@ use crate::upstream::Live;
 pub struct Proxy {
     live: Arc<Live>,
     metrics: Arc<Metrics>,
+    health: Arc<Health>,
     /// Connections for requests that Tidegate makes itself.
     connector: models::Connector,
 }
@@ -62,11 +66,11 @@ impl std::fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    /// A proxy for the servers that are in force.
+    /// A proxy for the servers that are in force, which are judged by what it meets.
     #[must_use]
-    pub fn new(live: Arc<Live>) -> Self {
+    pub fn new(live: Arc<Live>, health: Arc<Health>) -> Self {
         let metrics = Arc::clone(live.metrics());
-        Self { live, metrics, connector: models::Connector::new(None) }
+        Self { live, metrics, health, connector: models::Connector::new(None) }
     }
 }
 
@@ -76,7 +80,7 @@ impl ProxyHttp for Proxy {
 
     fn new_ctx(&self) -> RequestContext {
         connection::header_has_come();
-        RequestContext::new(self.live.get())
+        RequestContext::new(self.live.get(), watch::Watch::new(Arc::clone(&self.health)))
     }
 
     /// None: nothing is compressed or otherwise changed on its way.
@@ -135,7 +139,6 @@ impl ProxyHttp for Proxy {
         ctx: &mut RequestContext,
     ) -> Result<Option<Duration>> {
         if let Some(piece) = body.as_ref().filter(|piece| !piece.is_empty()) {
-            ctx.first_byte_at.get_or_insert_with(Instant::now);
             ctx.response_bytes += piece.len() as u64;
         }
         Ok(None)
@@ -147,9 +150,9 @@ impl ProxyHttp for Proxy {
         session: &mut Session,
         error: Box<Error>,
         ctx: &mut RequestContext,
-        _client_reused: bool,
+        client_reused: bool,
     ) -> Box<Error> {
-        self.exchange_failed(session, ctx, error.more_context(format!("server {peer}")))
+        self.exchange_failed(session, ctx, error.more_context(format!("server {peer}")), client_reused)
     }
 
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut RequestContext) -> FailToProxy {

@@ -1,0 +1,100 @@
+//! One question to one server, on a connection of its own.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::HeaderValue;
+use http::header::AUTHORIZATION;
+use pingora::http::RequestHeader;
+use pingora::lb::Backend;
+use pingora::lb::health_check::{HealthCheck, HttpHealthCheck};
+use pingora::{Error, ErrorType, Result};
+
+use crate::config::ActiveChecks;
+use crate::upstream::Server;
+
+/// An answer that comes piece by piece is good, but not without end: so many times the limit for one piece.
+const PIECES: u32 = 20;
+
+/// Why a probe was not good.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// Whether no connection came about.
+    pub(super) is_refused: bool,
+    /// In words, for the log.
+    pub(super) what: String,
+}
+
+/// Asks one server.
+pub(super) struct Probe {
+    check: HttpHealthCheck,
+    limit: Duration,
+}
+
+impl Probe {
+    /// A probe that carries the server's key, unless the configured fields have one.
+    ///
+    /// # Errors
+    /// When the question is no HTTP; what the configuration allows always is.
+    pub(super) fn new(server: &Server, key: Option<&HeaderValue>, checks: &ActiveChecks) -> Result<Self> {
+        let host = server.host_header().to_str().unwrap_or_default();
+        let mut check = HttpHealthCheck::new(host, false);
+        check.peer_template.options.connection_timeout = Some(checks.timeout);
+        check.peer_template.options.read_timeout = Some(checks.timeout);
+        check.peer_template.options.write_timeout = Some(checks.timeout);
+        let mut request = RequestHeader::build(checks.method.clone(), checks.path.as_bytes(), None)?;
+        request.insert_header(http::header::HOST, host)?;
+        request.insert_header(http::header::USER_AGENT, concat!("tidegate/", env!("CARGO_PKG_VERSION")))?;
+        request.insert_header(http::header::CONNECTION, "close")?;
+        if let Some(key) = server.authorization().or(key) {
+            request.insert_header(AUTHORIZATION, key)?;
+        }
+        if checks.method == http::Method::POST {
+            request.insert_header(http::header::CONTENT_LENGTH, "0")?;
+        }
+        for (name, value) in &checks.headers {
+            request.insert_header(name, value)?;
+        }
+        check.req = request;
+        let expected = checks.expected;
+        check.validator = Some(Box::new(move |response| {
+            let status = response.status.as_u16();
+            if expected.is_met_by(status) {
+                return Ok(());
+            }
+            Error::e_explain(ErrorType::CustomCode("unexpected status", status), format!("expected {expected}"))
+        }));
+        Ok(Self { check, limit: checks.timeout })
+    }
+
+    /// Asks once.
+    ///
+    /// # Errors
+    /// When the answer is not as it should be.
+    pub(super) async fn ask(&self, address: SocketAddr) -> std::result::Result<(), Failure> {
+        let backend = Backend {
+            addr: pingora::protocols::l4::socket::SocketAddr::Inet(address),
+            weight: 1,
+            ext: http::Extensions::new(),
+        };
+        match tokio::time::timeout(self.limit * PIECES, self.check.check(&backend)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(Failure::of(&error)),
+            Err(_) => Err(Failure { is_refused: false, what: "the answer did not end".to_owned() }),
+        }
+    }
+}
+
+impl Failure {
+    pub(super) fn of(error: &Error) -> Self {
+        let is_refused = matches!(error.etype(), ErrorType::ConnectRefused | ErrorType::ConnectNoRoute);
+        let what = match error.etype() {
+            ErrorType::CustomCode(_, status) => format!("answered {status}"),
+            ErrorType::ConnectRefused => "refused the connection".to_owned(),
+            ErrorType::ConnectTimedout => "took too long to accept a connection".to_owned(),
+            ErrorType::ReadTimedout => "took too long to answer".to_owned(),
+            other => format!("failed with {}", other.as_str()),
+        };
+        Self { is_refused, what }
+    }
+}
