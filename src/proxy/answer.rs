@@ -95,7 +95,7 @@ impl Answer {
             if seen.has_error && !self.has_failed {
                 self.has_failed = true;
                 self.watch.speaks_against(Signal::Fault(Fault::Stream), "an error within a stream");
-                if !self.has_begun {
+                if seen.begins_with_error() {
                     return self.elsewhere_or(STREAM_ERROR, is_held);
                 }
             }

@@ -13,6 +13,8 @@ pub(super) struct Events {
     /// The beginning of the present line.
     prefix: [u8; PREFIX],
     filled: usize,
+    /// A line that is no comment has ended.
+    has_begun: bool,
 }
 
 /// What a piece of an event stream carries.
@@ -22,6 +24,15 @@ pub(super) struct Seen {
     pub(super) has_content: bool,
     /// An error of the server's; one with a 4xx code is the client's own.
     pub(super) has_error: bool,
+    /// Nothing but comments was before the error.
+    is_error_first: bool,
+}
+
+impl Seen {
+    /// Whether the stream begins with an error of the server's.
+    pub(super) fn begins_with_error(self) -> bool {
+        self.has_error && self.is_error_first
+    }
 }
 
 impl Events {
@@ -33,13 +44,16 @@ impl Events {
             let taken = part.len().min(PREFIX - before);
             self.prefix[before..before + taken].copy_from_slice(&part[..taken]);
             self.filled += taken;
-            seen.has_content |= !matches!(self.prefix[0], b':' | b'\r' | b'\n');
+            let is_content = !matches!(self.prefix[0], b':' | b'\r' | b'\n');
+            seen.has_content |= is_content;
             let line = &self.prefix[..self.filled];
             if ERRORS.iter().any(|error| before < error.len() && line.starts_with(error)) {
                 seen.has_error |= !is_of_client(part);
+                seen.is_error_first = !self.has_begun;
             }
             if part.ends_with(b"\n") {
                 self.filled = 0;
+                self.has_begun |= is_content;
             }
         }
         seen
@@ -58,12 +72,14 @@ fn is_of_client(line: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    const CONTENT: Seen = Seen { has_content: true, has_error: false };
-    const ERROR: Seen = Seen { has_content: true, has_error: true };
-    const NOTHING: Seen = Seen { has_content: false, has_error: false };
+    const NOTHING: (bool, bool) = (false, false);
+    const CONTENT: (bool, bool) = (true, false);
+    const ERROR: (bool, bool) = (true, true);
 
-    fn look_at(stream: &str) -> Seen {
-        Events::default().look(stream.as_bytes())
+    /// Whether there is content, and an error.
+    fn look_at(stream: &str) -> (bool, bool) {
+        let seen = Events::default().look(stream.as_bytes());
+        (seen.has_content, seen.has_error)
     }
 
     #[test]
@@ -93,6 +109,18 @@ mod tests {
     }
 
     #[test]
+    fn an_error_is_the_first_thing_when_only_comments_came_before() {
+        for (stream, is_first) in [
+            ("data: {\"error\": {}}\n\ndata: [DONE]\n\n", true),
+            (": keep-alive\n\ndata: {\"error\": {}}\n\n", true),
+            ("data: {\"id\":1}\n\ndata: {\"error\": {}}\n\n", false),
+            ("data: {\"id\":1}\n\n", false),
+        ] {
+            assert_eq!(Events::default().look(stream.as_bytes()).begins_with_error(), is_first, "{stream:?}");
+        }
+    }
+
+    #[test]
     fn it_does_not_matter_where_a_stream_is_cut() {
         let stream = b": keep-alive\n\ndata: {\"id\":1}\n\ndata: {\"error\": {\"code\": 500}}\n\ndata: [DONE]\n\n";
         for cut in 1..stream.len() {
@@ -100,7 +128,7 @@ mod tests {
             let seen = [&stream[..cut], &stream[cut..]].map(|piece| events.look(piece));
             assert_eq!(seen.iter().filter(|seen| seen.has_error).count(), 1, "cut at {cut}");
             assert_eq!(seen[0].has_content, cut > 14, "cut at {cut}");
-            assert!(seen[1].has_content);
+            assert_eq!(seen[1].has_content, cut < stream.len() - 1, "the last line is empty");
         }
     }
 }

@@ -144,7 +144,7 @@ async fn streams_run_on_while_their_server_goes_out_and_comes_back_and_stay_coun
     s0.backend.requests(1).await;
     until("it runs on the first server", async || s0.requests() == 1).await;
     let load = tidegate.load(&s0.backend.name()).await;
-    assert!(load > 25_000.0);
+    assert!(load > 24_000.0, "{load}");
 
     s0.health.store(SILENT, Ordering::SeqCst);
     s0.more_probes(1).await;

@@ -52,6 +52,11 @@ impl Setup {
         self
     }
 
+    /// Servers stay in service whatever they do.
+    pub(crate) fn without_health(self) -> Self {
+        self.section("health", "{ active: { enabled: false }, passive: { enabled: false } }")
+    }
+
     /// The file.
     pub(crate) fn yaml(&self, listen: impl std::fmt::Display, admin: impl std::fmt::Display) -> String {
         let mut text = format!("listen: \"{listen}\"\nadmin: {{ listen: \"{admin}\" }}\ngroups:\n");
