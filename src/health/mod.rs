@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+pub(crate) use probe::is_our_own;
 pub use record::{Cause, Change, Fault, Phase, Record, Signal};
 pub use rounds::service;
 

@@ -21,6 +21,8 @@ const PIECES: u32 = 20;
 pub(super) struct Failure {
     /// Whether no connection came about.
     pub(super) is_refused: bool,
+    /// Whether it is our own trouble (no socket could be made), which says nothing of the server.
+    pub(super) is_our_own: bool,
     /// In words, for the log.
     pub(super) what: String,
 }
@@ -80,9 +82,14 @@ impl Probe {
         match tokio::time::timeout(self.limit * PIECES, self.check.check(&backend)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(Failure::of(&error)),
-            Err(_) => Err(Failure { is_refused: false, what: "the answer did not end".to_owned() }),
+            Err(_) => Err(Failure { is_refused: false, is_our_own: false, what: "did not end its answer".to_owned() }),
         }
     }
+}
+
+/// Whether an error says nothing of the server: no socket could be made. Pingora calls that internal.
+pub(crate) fn is_our_own(error: &Error) -> bool {
+    matches!(error.etype(), ErrorType::SocketError | ErrorType::BindError | ErrorType::InternalError)
 }
 
 impl Failure {
@@ -95,6 +102,24 @@ impl Failure {
             ErrorType::ReadTimedout => "took too long to answer".to_owned(),
             other => format!("failed with {}", other.as_str()),
         };
-        Self { is_refused, what }
+        Self { is_refused, is_our_own: is_our_own(error), what }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_connections_are_told_from_our_own_trouble_and_from_bad_answers() {
+        for (etype, refused, own, what) in [
+            (ErrorType::ConnectRefused, true, false, "refused the connection"),
+            (ErrorType::InternalError, false, true, "failed with InternalError"),
+            (ErrorType::ReadTimedout, false, false, "took too long to answer"),
+            (ErrorType::CustomCode("unexpected status", 401), false, false, "answered 401"),
+        ] {
+            let expected = Failure { is_refused: refused, is_our_own: own, what: what.to_owned() };
+            assert_eq!(Failure::of(&Error::new(etype)), expected);
+        }
     }
 }

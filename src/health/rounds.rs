@@ -75,6 +75,7 @@ async fn watch(health: Arc<Health>, key: Key) {
     let mut probe = None;
     let mut next = Instant::now();
     let mut is_first = true;
+    let mut name = String::new();
     while let Some(server) = member(&in_force, &key) {
         let rules = &in_force.config.health;
         if let Some(active) = &rules.active {
@@ -109,6 +110,10 @@ async fn watch(health: Arc<Health>, key: Key) {
             probe = None;
             in_force = now_in_force;
         }
+        name = server.name().to_owned();
+    }
+    if in_force.servers().all(|other| other.name() != name) {
+        health.live.metrics().health().gone(&name);
     }
 }
 
@@ -120,7 +125,11 @@ async fn ask(health: &Health, server: &Server, probe: &Probe, active: &ActiveChe
     match asked {
         Ok(()) => health.note(server, Signal::ProbePassed, ""),
         Err(failure) => {
-            let Failure { is_refused, what } = failure;
+            let Failure { is_refused, is_our_own, what } = failure;
+            if is_our_own {
+                log::warn!("server {} could not be asked: the probe {what}", server.name());
+                return;
+            }
             health.note(server, Signal::ProbeFailed { is_refused }, &what);
             let failed = server.health().lock().probes_failed();
             // Less and less often: the change itself was logged, and the counter tells the rest.

@@ -86,6 +86,13 @@ impl HealthMetrics {
         }
     }
 
+    /// Says that a server is in no state any more.
+    pub fn gone(&self, server: &str) {
+        for state in STATES {
+            self.state.remove(&StateLabels { server: server.into(), state });
+        }
+    }
+
     /// Counts what speaks against a server, by a kind from a closed list.
     pub fn fault(&self, server: &str, kind: &'static str) {
         self.faults.get_or_create(&FaultLabels { server: server.into(), kind }).inc();

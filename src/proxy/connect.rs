@@ -57,7 +57,10 @@ impl Proxy {
         let timeouts = &ctx.in_force.clone().config.timeouts;
         match server.address(timeouts.connect).await {
             Ok(address) => Ok(Box::new(server.peer(address, timeouts))),
-            Err(error) => Err(self.attempt_failed(session, ctx, error)),
+            Err(error) => {
+                self.judge_failure(session, ctx, &error, false);
+                Err(self.attempt_failed(session, ctx, error))
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use super::context::RequestContext;
 use super::reject::Reject;
 use super::silence::{FIRST_BYTE_TIMEOUT, RESPONSE_IDLE_TIMEOUT, SERVER_GONE, TOTAL_TIMEOUT};
 use super::watch::of_status;
-use crate::health::{Fault, Signal};
+use crate::health::{Fault, Signal, is_our_own};
 use crate::metrics::{AttemptResult, RetryReason};
 
 /// The server answered with a status that is better tried elsewhere.
@@ -66,10 +66,11 @@ impl Proxy {
     }
 
     /// Tells health what a failed attempt says of the server.
-    fn judge_failure(&self, session: &Session, ctx: &RequestContext, error: &Error, is_reused: bool) {
+    pub(super) fn judge_failure(&self, session: &Session, ctx: &RequestContext, error: &Error, is_reused: bool) {
+        if is_our_own(error) {
+            return;
+        }
         let fault = match RequestContext::attempt_result(Some(error)) {
-            // No socket could be made: that is our own trouble.
-            AttemptResult::ConnectFailed if *error.etype() == ErrorType::SocketError => return,
             AttemptResult::ConnectFailed => Fault::Connect,
             AttemptResult::Refused5xx if *error.etype() == RETRYABLE_STATUS => {
                 ctx.watch.speaks_against(of_status(ctx.refused_status), "");
