@@ -1,8 +1,8 @@
 //! Which servers can be trusted with requests.
 //!
-//! Two sources: questions of our own ([`probe`], asked server by server in [`rounds`], so that one that hangs holds up
+//! Two sources: questions of our own (`probe`, asked server by server in `rounds`, so that one that hangs holds up
 //! nobody), and what requests meet (the proxy reports it as [`Signal`]s). What follows from them is decided in
-//! [`record`], which is pure. [`Health`] joins the two, knows the group (how many may be out, whether a limit on
+//! [`Record`], which is pure. [`Health`] joins the two, knows the group (how many may be out, whether a limit on
 //! probation makes sense), and tells [`Live`], the log and the metrics.
 //!
 //! Loads are never touched: a server that goes out and comes back keeps what is counted on it.

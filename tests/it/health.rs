@@ -1,7 +1,6 @@
 //! Which servers are taken out of service, and how they come back.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::support::*;
@@ -10,68 +9,6 @@ const CHAT: &str = "/v1/chat/completions";
 
 /// Quick probes; the rest of the section may follow.
 const PROBES: &str = "active: { interval: 20ms, timeout: 100ms, failures: 3, successes: 2 }";
-
-/// A server whose health page and other answers are set apart: a status, [`SILENT`] or [`RESET`].
-struct Server {
-    backend: Backend,
-    health: Arc<AtomicU16>,
-    answer: Arc<AtomicU16>,
-}
-
-const SILENT: u16 = 0;
-const RESET: u16 = 1;
-
-impl Server {
-    async fn start() -> Self {
-        Self::start_with(&opened()).await
-    }
-
-    /// A server that answers with 200 only when the gate lets it.
-    async fn start_with(gate: &Gate) -> Self {
-        let (health, answer) = (Arc::new(AtomicU16::new(200)), Arc::new(AtomicU16::new(200)));
-        let (gate, its_health, its_answer) = (gate.clone(), Arc::clone(&health), Arc::clone(&answer));
-        let backend = Backend::start(move |mut conn: Conn| {
-            let (gate, health, answer) = (gate.clone(), Arc::clone(&its_health), Arc::clone(&its_answer));
-            async move {
-                while let Some(request) = conn.request().await {
-                    let is_probe = request.head.line.starts_with("GET /health ");
-                    let status = if is_probe { &health } else { &answer }.load(Ordering::SeqCst);
-                    match status {
-                        SILENT => return conn.closed().await,
-                        RESET => return conn.reset(),
-                        200 if !is_probe && conn.unless_closed(gate.pass()).await.is_none() => return,
-                        _ => {}
-                    }
-                    if !conn.send(json_response(status, "{}")).await {
-                        return;
-                    }
-                }
-            }
-        })
-        .await;
-        Self { backend, health, answer }
-    }
-
-    fn probes(&self) -> usize {
-        self.backend.received().iter().filter(|request| request.head.line.starts_with("GET /health ")).count()
-    }
-
-    fn requests(&self) -> usize {
-        self.backend.received().iter().filter(|request| request.head.line.starts_with("POST ")).count()
-    }
-
-    /// Waits for so many more probes.
-    async fn more_probes(&self, count: usize) {
-        let before = self.probes();
-        until("probes come", async || self.probes() >= before + count).await;
-    }
-}
-
-fn opened() -> Gate {
-    let gate = Gate::closed();
-    gate.open();
-    gate
-}
 
 /// State and reason of a server.
 async fn state(tidegate: &Tidegate, server: &Backend) -> (String, String) {
@@ -86,7 +23,7 @@ async fn becomes(tidegate: &Tidegate, server: &Backend, health: &str) {
     until(&format!("{} is {health}", server.name()), async || state(tidegate, server).await.0 == health).await;
 }
 
-fn setup<'a>(servers: impl IntoIterator<Item = &'a Server>, health: &str) -> Setup {
+fn setup<'a>(servers: impl IntoIterator<Item = &'a Switched>, health: &str) -> Setup {
     Setup::one_group(servers.into_iter().map(|server| &server.backend)).section("health", &format!("{{ {health} }}"))
 }
 
@@ -96,7 +33,7 @@ async fn ask(tidegate: &Tidegate) -> u16 {
 
 #[tokio::test]
 async fn a_server_whose_probes_fail_goes_out_and_comes_back_by_way_of_probation() {
-    let (s0, s1) = (Server::start().await, Server::start().await);
+    let (s0, s1) = (Switched::start().await, Switched::start().await);
     let tidegate = Tidegate::start(&setup([&s0, &s1], PROBES)).await;
     s0.more_probes(2).await;
     assert_eq!(state(&tidegate, &s0.backend).await, ("healthy".into(), "started".into()));
@@ -137,7 +74,7 @@ async fn a_server_whose_probes_fail_goes_out_and_comes_back_by_way_of_probation(
 #[tokio::test]
 async fn streams_run_on_while_their_server_goes_out_and_comes_back_and_stay_counted() {
     let gate = Gate::closed();
-    let (s0, s1) = (Server::start_with(&gate).await, Server::start().await);
+    let (s0, s1) = (Switched::start_with(&gate).await, Switched::start().await);
     let tidegate = Tidegate::start(&setup([&s0, &s1], PROBES)).await;
     let request = post(CHAT, &body_of(100_000));
     let mut running = tidegate.begin(&request).await;
@@ -164,7 +101,7 @@ async fn streams_run_on_while_their_server_goes_out_and_comes_back_and_stay_coun
 // B49 b
 #[tokio::test]
 async fn single_bad_probes_do_not_take_a_server_out() {
-    let server = Server::start().await;
+    let server = Switched::start().await;
     let tidegate = Tidegate::start(&setup([&server], PROBES)).await;
     for bad in [RESET, 500, RESET, 503] {
         server.health.store(bad, Ordering::SeqCst);
@@ -236,7 +173,7 @@ async fn probes_carry_the_key_of_their_server_and_their_own_header_fields() {
 // B48
 #[tokio::test]
 async fn bad_requests_and_clients_that_leave_do_not_count_against_a_server() {
-    let (s0, s1) = (Server::start().await, Server::start().await);
+    let (s0, s1) = (Switched::start().await, Switched::start().await);
     let tidegate = Tidegate::start(&setup([&s0, &s1], PROBES)).await;
     for status in [400, 404, 422, 401, 413] {
         s0.answer.store(status, Ordering::SeqCst);
@@ -265,7 +202,7 @@ async fn bad_requests_and_clients_that_leave_do_not_count_against_a_server() {
 #[tokio::test]
 async fn the_only_server_serves_again_as_soon_as_it_is_not_full_any_more() {
     for status in [503, 429] {
-        let server = Server::start().await;
+        let server = Switched::start().await;
         let tidegate = Tidegate::start(&setup([&server], PROBES)).await;
         server.answer.store(status, Ordering::SeqCst);
         for _ in 0..20 {
@@ -280,7 +217,7 @@ async fn the_only_server_serves_again_as_soon_as_it_is_not_full_any_more() {
 // B52
 #[tokio::test]
 async fn the_load_moves_away_from_a_full_server() {
-    let (full, free) = (Server::start().await, Server::start().await);
+    let (full, free) = (Switched::start().await, Switched::start().await);
     let tidegate = Tidegate::start(&setup([&full, &free], PROBES)).await;
     full.answer.store(503, Ordering::SeqCst);
     for _ in 0..3 {
@@ -298,7 +235,7 @@ async fn the_load_moves_away_from_a_full_server() {
 
 #[tokio::test]
 async fn a_server_that_fails_fast_loses_no_request_and_gets_hardly_any() {
-    let servers = [Server::start().await, Server::start().await, Server::start().await];
+    let servers = [Switched::start().await, Switched::start().await, Switched::start().await];
     let tidegate = Tidegate::start(&setup(&servers, PROBES)).await;
     servers[0].answer.store(RESET, Ordering::SeqCst);
     for _ in 0..100 {
@@ -310,7 +247,7 @@ async fn a_server_that_fails_fast_loses_no_request_and_gets_hardly_any() {
 
 #[tokio::test]
 async fn faults_do_not_take_out_more_than_a_share_of_a_group() {
-    let servers = [Server::start().await, Server::start().await, Server::start().await];
+    let servers = [Switched::start().await, Switched::start().await, Switched::start().await];
     let tidegate = Tidegate::start(&setup(&servers, PROBES)).await;
     for server in &servers {
         server.answer.store(500, Ordering::SeqCst);
@@ -323,7 +260,7 @@ async fn faults_do_not_take_out_more_than_a_share_of_a_group() {
 
 #[tokio::test]
 async fn an_ejection_ends_by_itself_and_one_more_fault_makes_it_longer() {
-    let (s0, s1) = (Server::start().await, Server::start().await);
+    let (s0, s1) = (Switched::start().await, Switched::start().await);
     let health = "active: { enabled: false }, passive: { base_ejection: 100ms, max_ejection: 10s }";
     let tidegate = Tidegate::start(&setup([&s0, &s1], health)).await;
     s0.answer.store(502, Ordering::SeqCst);
@@ -342,7 +279,7 @@ async fn an_ejection_ends_by_itself_and_one_more_fault_makes_it_longer() {
 #[tokio::test]
 async fn a_server_that_comes_back_gets_few_requests_until_it_has_proved_itself() {
     let gate = Gate::closed();
-    let (s0, s1) = (Server::start_with(&gate).await, Server::start_with(&gate).await);
+    let (s0, s1) = (Switched::start_with(&gate).await, Switched::start_with(&gate).await);
     let tidegate = Tidegate::start(&setup([&s0, &s1], PROBES)).await;
     s0.health.store(503, Ordering::SeqCst);
     becomes(&tidegate, &s0.backend, "out").await;
@@ -364,7 +301,7 @@ async fn a_server_that_comes_back_gets_few_requests_until_it_has_proved_itself()
 #[tokio::test]
 async fn the_only_server_that_comes_back_is_not_held_to_few_requests() {
     let gate = Gate::closed();
-    let server = Server::start_with(&gate).await;
+    let server = Switched::start_with(&gate).await;
     let tidegate = Tidegate::start(&setup([&server], PROBES)).await;
     server.health.store(503, Ordering::SeqCst);
     becomes(&tidegate, &server.backend, "out").await;
@@ -384,7 +321,7 @@ async fn the_only_server_that_comes_back_is_not_held_to_few_requests() {
 
 #[tokio::test]
 async fn the_neighbour_serves_when_no_server_of_the_own_group_is_live_and_the_answer_says_so() {
-    let (short, long) = (Server::start().await, Server::start().await);
+    let (short, long) = (Switched::start().await, Switched::start().await);
     let setup = Setup::two_groups([&short.backend], [&long.backend]).section("health", &format!("{{ {PROBES} }}"));
     let tidegate = Tidegate::start(&setup).await;
     let response = tidegate.exchange(&post(CHAT, &body_of(400))).await;
@@ -400,7 +337,7 @@ async fn the_neighbour_serves_when_no_server_of_the_own_group_is_live_and_the_an
 
 #[tokio::test]
 async fn the_only_server_that_refuses_connections_is_taken_out_by_probes_that_hurry() {
-    let server = Server::start().await;
+    let server = Switched::start().await;
     let name = server.backend.name();
     // Left to themselves the probes would take minutes.
     let health = "active: { interval: 10m, timeout: 1s, failures: 2 }";

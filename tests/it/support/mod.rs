@@ -7,6 +7,7 @@ mod client;
 mod h2c;
 mod request;
 mod setup;
+mod switched;
 mod tidegate;
 mod wire;
 
@@ -21,6 +22,7 @@ pub(crate) use client::Client;
 pub(crate) use h2c::H2Client;
 pub(crate) use request::{body_of, chunked, get, json_response, post, request};
 pub(crate) use setup::{Setup, ToYaml};
+pub(crate) use switched::{RESET, SILENT, Switched};
 pub(crate) use tidegate::{Tidegate, Usage};
 pub(crate) use wire::{End, Head, Response};
 
