@@ -15,11 +15,15 @@
 //! # Who may know whom
 //!
 //! ```text
-//! main -> app -> proxy  -> prompt, balance, metrics
-//!                health -> upstream, metrics     (upstream keeps each server's record)
-//!                admin  -> balance, metrics
-//!         config -> balance, prompt         (only to build their types)
+//! main -> app -> proxy  -> prompt, balance, metrics, queue, upstream, health, drain, tls
+//!                health -> upstream, metrics, tls      (upstream keeps each server's record)
+//!                admin  -> balance, metrics, queue, upstream, drain
+//!                upstream (what is in force) -> balance, metrics, queue, config, health (its records)
+//!                queue  -> balance, metrics
+//!                drain  -> config           (how long an end may take)
+//!         config -> balance, prompt, tls    (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
+//!         tls: Pingora, rustls and files; nothing above it
 //!         prompt: std and small crates only; no Pingora, no I/O, no clock
 //! ```
 //!
@@ -38,8 +42,12 @@
 //! | an error answer | `src/proxy/reject.rs` |
 //! | a time limit towards a server | `src/proxy/silence.rs` |
 //! | a configuration key | `src/config/` |
+//! | who waits, and who is next | `src/queue/` |
+//! | which servers there are, and how they stand | `src/upstream/` |
 //! | a metric | `src/metrics/` |
+//! | TLS, certificates | `src/tls/` |
 //! | the admin listener | `src/admin/` |
+//! | how the process ends, signals, upgrades | `src/drain/` |
 
 pub mod admin;
 pub mod app;
@@ -47,9 +55,13 @@ pub mod balance;
 pub mod cli;
 pub mod config;
 pub mod demo;
+pub mod drain;
 pub mod health;
 pub mod healthcheck;
 pub mod metrics;
 pub mod prompt;
 pub mod proxy;
+pub mod queue;
+pub mod replace;
+pub mod tls;
 pub mod upstream;

@@ -1,4 +1,4 @@
-//! The admin listener: `/metrics`, `/status`, `/healthz`.
+//! The admin listener: `/metrics`, `/status`, `/healthz`, `/readyz`.
 //!
 //! A listener and a thread of its own: it answers while the proxy's threads are busy, and scraping takes no time from
 //! them. It only reads, has no authentication and shows names and addresses of servers, so it belongs on loopback or
@@ -20,6 +20,7 @@ use pingora::protocols::http::ServerSession;
 use pingora::services::listening::Service;
 use serde_json::json;
 
+use crate::drain::Drain;
 use crate::metrics::Format;
 use crate::upstream::Live;
 
@@ -32,13 +33,15 @@ const INDEX: &str = concat!(
     "\n\n\
      /metrics  counters and gauges for Prometheus\n\
      /status   load, totals and the configuration in force, as JSON\n\
-     /healthz  ok while the process lives\n"
+     /healthz  ok while the process lives\n\
+     /readyz   ok until the process is told to stop, then 503\n"
 );
 
 /// Answers the requests of the admin listener.
 #[derive(Debug)]
 pub struct Admin {
     live: Arc<Live>,
+    drain: Arc<Drain>,
 }
 
 /// The admin listener as a service to be added to a Pingora server.
@@ -53,12 +56,12 @@ pub fn service(listen: SocketAddr, admin: Admin) -> Service<Admin> {
 impl Admin {
     /// Shows what is in force and how it goes.
     #[must_use]
-    pub fn new(live: Arc<Live>) -> Self {
-        Self { live }
+    pub fn new(live: Arc<Live>, drain: Arc<Drain>) -> Self {
+        Self { live, drain }
     }
 
     fn answer<'a>(&self, method: &Method, path: &str, accept: impl Iterator<Item = &'a str>) -> Response<Vec<u8>> {
-        if !matches!(path, "/" | "/healthz" | "/metrics" | "/status") {
+        if !matches!(path, "/" | "/healthz" | "/readyz" | "/metrics" | "/status") {
             return error(StatusCode::NOT_FOUND, "not_found", "there is no such page, GET / lists what there is");
         }
         if method != Method::GET && method != Method::HEAD {
@@ -69,9 +72,15 @@ impl Admin {
         }
         match path {
             "/healthz" => page(StatusCode::OK, TEXT, "ok\n"),
+            "/readyz" if self.drain.is_ready() => page(StatusCode::OK, TEXT, "ok\n"),
+            "/readyz" => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n"),
             "/metrics" => {
                 let format = Format::negotiate(accept);
-                page(StatusCode::OK, format.content_type(), self.live.metrics().render(self.live.balancer(), format))
+                page(
+                    StatusCode::OK,
+                    format.content_type(),
+                    self.live.metrics().render(self.live.balancer(), &self.live.queue().waiting(), format),
+                )
             }
             "/status" => page(StatusCode::OK, JSON, status::json(&self.live)),
             _ => page(StatusCode::OK, TEXT, INDEX),

@@ -34,6 +34,8 @@ struct GroupStatus<'a> {
     to_tokens: Option<u64>,
     load_tokens: f64,
     in_flight: u64,
+    /// Requests whose length is for the group and that wait for a server.
+    waiting: u64,
     servers: Vec<ServerStatus<'a>>,
 }
 
@@ -41,6 +43,8 @@ struct GroupStatus<'a> {
 struct ServerStatus<'a> {
     name: &'a str,
     authority: String,
+    /// Whether it is reached over TLS.
+    tls: bool,
     /// Whether the server has a key of its own.
     authorization_set: bool,
     load_tokens: f64,
@@ -74,6 +78,7 @@ struct RequestTotals {
 pub(super) fn json(live: &Live) -> Vec<u8> {
     let in_force = live.get();
     let snapshot = live.balancer().snapshot();
+    let waiting = live.queue().waiting();
     let policy = PolicyStatus::of(&in_force.config.policy);
     let groups = in_force.config.groups.iter().zip(in_force.groups()).enumerate().map(|(number, (group, servers))| {
         let range = policy.buckets.get(number);
@@ -84,6 +89,7 @@ pub(super) fn json(live: &Live) -> Vec<u8> {
             to_tokens: range.map(|range| range.to_tokens),
             load_tokens: usage.load.tokens(),
             in_flight: usage.in_flight,
+            waiting: waiting.get(number).map_or(0, |waiting| waiting.requests),
             servers: servers.map(|server| ServerStatus::of(server, &snapshot)).collect(),
         }
     });
@@ -116,6 +122,7 @@ impl<'a> ServerStatus<'a> {
         Self {
             name: server.name(),
             authority: server.config().authority(),
+            tls: server.has_tls(),
             authorization_set: server.authorization().is_some(),
             load_tokens: usage.load.tokens(),
             in_flight: usage.in_flight,

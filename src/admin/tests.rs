@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::balance::{Balancer, Bucket, Buckets, Neighbours, Policy, RedirectTuning, Ties, Tried};
-use crate::config::{Config, Group, Retry, Server, Timeouts};
+use crate::config::{Config, Group, QueueLimits, Retry, Server, ServerLimits, Shutdown, Timeouts};
 use crate::metrics::{FinishedRequest, Metrics, Outcome, RetryReason};
 use crate::prompt::{Demand, Endpoint};
 
@@ -39,7 +39,7 @@ impl Running {
     fn start(config: Config) -> Self {
         let live = Arc::new(Live::new(config).unwrap());
         let (balancer, metrics) = (Arc::clone(live.balancer()), Arc::clone(live.metrics()));
-        let admin = Admin::new(live);
+        let admin = Admin::new(live, Arc::default());
 
         // The socket is bound here and handed over as in a restart, so that nobody else can take the port.
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -102,7 +102,14 @@ impl Reply {
 }
 
 fn server(name: &str, host: &str, port: u16) -> Server {
-    Server { name: name.to_owned(), host: host.to_owned(), port, authorization: None }
+    Server {
+        name: name.to_owned(),
+        host: host.to_owned(),
+        port,
+        authorization: None,
+        limits: ServerLimits::default(),
+        tls: None,
+    }
 }
 
 /// Two groups, `short` with two servers and `long` with one.
@@ -113,6 +120,7 @@ fn config() -> Config {
     with_key.authorization = Some(HeaderValue::from_static(SERVER_KEY));
     Config {
         listen: vec!["0.0.0.0:8000".parse().unwrap(), "[::]:8000".parse().unwrap()],
+        tls: None,
         admin: Some("127.0.0.1:9000".parse().unwrap()),
         groups: vec![
             Group { name: "short".to_owned(), servers: vec![server("a", "vllm-a", 8100), with_key] },
@@ -135,9 +143,11 @@ fn config() -> Config {
         },
         health: crate::config::Health::default(),
         retry: Retry { max_attempts: 3, base_delay: Duration::from_millis(1), max_delay: Duration::from_secs(1) },
+        queue: QueueLimits::default(),
         strip_request_headers: vec![HeaderName::from_static("x-data-parallel-rank")],
         upstream_authorization: Some(HeaderValue::from_static(COMMON_KEY)),
-        pingora: ServerConf { threads: 2, grace_period_seconds: Some(7), ..ServerConf::default() },
+        shutdown: Shutdown { delay: Duration::from_secs(5), grace: Duration::from_secs(7) },
+        pingora: ServerConf { threads: 2, ..ServerConf::default() },
     }
 }
 
@@ -179,19 +189,19 @@ async fn status_is_what_the_balancer_and_the_metrics_say() {
         json!([
             {
                 "name": "short", "from_tokens": 0, "to_tokens": 1_000, "load_tokens": 0.0, "in_flight": 1,
-                "servers": [
-                    { "name": "a", "authority": "vllm-a:8100", "authorization_set": false,
+                "waiting": 0, "servers": [
+                    { "name": "a", "authority": "vllm-a:8100", "tls": false, "authorization_set": false,
                       "load_tokens": 0.0, "in_flight": 1, "health": "healthy", "health_reason": "started",
                       "probes_failed": 0, "draining": false },
-                    { "name": "b", "authority": "[::1]:8101", "authorization_set": true,
+                    { "name": "b", "authority": "[::1]:8101", "tls": false, "authorization_set": true,
                       "load_tokens": 0.0, "in_flight": 0, "health": "healthy", "health_reason": "started",
                       "probes_failed": 0, "draining": false },
                 ],
             },
             {
                 "name": "long", "from_tokens": 1_000, "to_tokens": 4_000, "load_tokens": 1_000.5, "in_flight": 1,
-                "servers": [
-                    { "name": "c", "authority": "10.0.0.3:8102", "authorization_set": false,
+                "waiting": 0, "servers": [
+                    { "name": "c", "authority": "10.0.0.3:8102", "tls": false, "authorization_set": false,
                       "load_tokens": 1_000.5, "in_flight": 1, "health": "healthy", "health_reason": "started",
                       "probes_failed": 0, "draining": false },
                 ],
@@ -229,6 +239,7 @@ async fn status_shows_the_configuration_in_force() {
         status["config"],
         json!({
             "listen": ["0.0.0.0:8000", "[::]:8000"],
+            "tls": null,
             "admin": "127.0.0.1:9000",
             "max_body_bytes": 1_048_576,
             "timeouts_seconds": {
@@ -248,11 +259,11 @@ async fn status_shows_the_configuration_in_force() {
                 },
                 "probation_max_in_flight": 4, "probation_successes": 3,
             },
+            "queue": { "max_requests": 1_000, "max_bytes": 1_073_741_824, "max_wait_seconds": 30.0 },
             "strip_request_headers": ["x-data-parallel-rank"],
             "upstream_authorization_set": true,
             "threads": 2,
-            "grace_period_seconds": 7,
-            "graceful_shutdown_timeout_seconds": null,
+            "shutdown": { "delay_seconds": 5.0, "grace_seconds": 7.0 },
         })
     );
     running.stop().await;

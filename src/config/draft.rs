@@ -10,14 +10,17 @@ use super::pingora::PingoraDraft;
 use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
 use super::section::{Item, Parsed, Section, or_none};
+use super::settings::OwnLimits;
+use super::tls::{TlsDraft, UpstreamTlsDraft};
 use super::yaml::Node;
-use super::{Environment, Retry, Timeouts, secret, settings, value};
+use super::{Environment, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts, secret, settings, value};
 use crate::balance::Ties;
 
 /// A configuration that is not yet checked as a whole. Filled from a file, from flags, or from both.
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) listen: Vec<Located<Endpoint>>,
+    pub(super) tls: TlsDraft,
     pub(super) admin: Option<Located<Endpoint>>,
     pub(super) groups: Vec<GroupDraft>,
     pub(super) policy: PolicyDraft,
@@ -25,8 +28,13 @@ pub(super) struct Draft {
     pub(super) timeouts: Timeouts,
     pub(super) retry: Retry,
     pub(super) health: Health,
+    pub(super) queue: QueueLimits,
+    /// For servers without limits of their own.
+    pub(super) server_limits: ServerLimits,
     pub(super) strip: Vec<HeaderName>,
     pub(super) upstream_authorization: Option<HeaderValue>,
+    pub(super) shutdown: Shutdown,
+    pub(super) upstream_tls: UpstreamTlsDraft,
     pub(super) pingora: PingoraDraft,
 }
 
@@ -50,14 +58,25 @@ pub(super) enum Bound {
 #[derive(Debug)]
 pub(super) struct ServerDraft {
     pub(super) endpoint: Endpoint,
+    /// Whether it is reached over TLS.
+    pub(super) https: bool,
     pub(super) name: Option<String>,
     pub(super) authorization: Option<HeaderValue>,
+    pub(super) limits: OwnLimits,
+    pub(super) tls: UpstreamTlsDraft,
 }
 
 impl ServerDraft {
     /// A server of which only the address is known.
     pub(super) fn at(endpoint: Endpoint) -> Self {
-        Self { endpoint, name: None, authorization: None }
+        Self {
+            endpoint,
+            https: false,
+            name: None,
+            authorization: None,
+            limits: OwnLimits::default(),
+            tls: UpstreamTlsDraft::default(),
+        }
     }
 }
 
@@ -67,6 +86,7 @@ impl Draft {
         let localhost = Endpoint { host: "localhost".to_owned(), port: 8000 };
         Self {
             listen: vec![Located::new(localhost, Spot::named("listen"))],
+            tls: TlsDraft::default(),
             admin: None,
             groups: Vec::new(),
             policy,
@@ -74,8 +94,12 @@ impl Draft {
             timeouts: Timeouts::default(),
             retry: Retry::default(),
             health: Health::default(),
+            queue: QueueLimits::default(),
+            server_limits: ServerLimits::default(),
             strip: settings::default_strip(),
             upstream_authorization: None,
+            shutdown: Shutdown::default(),
+            upstream_tls: UpstreamTlsDraft::default(),
             pingora: PingoraDraft::default(),
         }
     }
@@ -84,20 +108,25 @@ impl Draft {
     pub(super) fn read(root: Option<&Node>, file: Spot, problems: &Problems, environment: Environment<'_>) -> Self {
         Section::read(root, file, problems, |section| {
             let listen = section.one_or_more("listen", endpoint);
+            let tls = section.section("tls", TlsDraft::read);
             let admin = section.section("admin", admin);
             let groups = section.filled_list("groups", "groups");
             let groups = groups.iter().map(|item| group(item, environment)).collect();
             let mut draft = Self::new(section.section("policy", PolicyDraft::read));
             draft.listen = listen.unwrap_or(draft.listen);
+            draft.tls = tls;
             draft.admin = admin;
             draft.groups = groups;
             draft.max_body_bytes = section.section("limits", settings::max_body_bytes);
             draft.timeouts = section.section("timeouts", settings::timeouts);
             draft.retry = section.section("retry", settings::retry);
             draft.health = section.section("health", health::health);
+            (draft.queue, draft.server_limits) = section.section("queue", settings::queue);
             draft.strip = section.section("headers", settings::strip);
-            draft.upstream_authorization =
-                section.section("upstream", |section| secret::authorization(section, environment));
+            (draft.upstream_authorization, draft.upstream_tls) = section.section("upstream", |section| {
+                (secret::authorization(section, environment), section.section("tls", UpstreamTlsDraft::read))
+            });
+            draft.shutdown = section.section("shutdown", Shutdown::read);
             draft.pingora = section.section("pingora", PingoraDraft::read);
             draft
         })
@@ -128,7 +157,7 @@ fn endpoint(node: &Node) -> Parsed<Endpoint> {
     address::endpoint(node.text().unwrap_or_default())
 }
 
-fn server_address(node: &Node) -> Parsed<Endpoint> {
+fn server_address(node: &Node) -> Parsed<(Endpoint, bool)> {
     address::server(node.text().unwrap_or_default())
 }
 
@@ -156,14 +185,16 @@ fn group(item: &Item<'_>, environment: Environment<'_>) -> GroupDraft {
 /// A server in its short form (the address) or its long form (a mapping).
 fn server(item: &Item<'_>, environment: Environment<'_>) -> Option<Located<ServerDraft>> {
     if !item.is_mapping() {
-        let Located { value, spot } = item.value(server_address)?;
-        return Some(Located::new(ServerDraft::at(value), spot));
+        let Located { value: (endpoint, https), spot } = item.value(server_address)?;
+        return Some(Located::new(ServerDraft { https, ..ServerDraft::at(endpoint) }, spot));
     }
     item.section(|section| {
         let address = section.required("address", server_address);
         let name = section.value("name", value::name).map(|name| name.value);
         let authorization = secret::authorization(section, environment);
-        let Located { value: endpoint, spot } = address?;
-        Some(Located::new(ServerDraft { endpoint, name, authorization }, spot))
+        let limits = OwnLimits::read(section);
+        let tls = section.section("tls", UpstreamTlsDraft::read);
+        let Located { value: (endpoint, https), spot } = address?;
+        Some(Located::new(ServerDraft { endpoint, https, name, authorization, limits, tls }, spot))
     })
 }

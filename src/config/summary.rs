@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 
-use super::{Config, Group, Health, Timeouts};
+use super::{Config, Group, Health, QueueLimits, ServerTls, Timeouts, TlsListen};
 use crate::balance::{Neighbours, Policy, Ties};
 
 /// Shows a configuration in words. No key's text is in it.
@@ -16,6 +16,7 @@ impl Display for Summary<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(config) = self;
         writeln!(out, "listen: {}", list(&config.listen))?;
+        writeln!(out, "tls: {}", config.tls.as_ref().map_or_else(|| "none".to_owned(), tls))?;
         writeln!(out, "admin: {}", config.admin.map_or_else(|| "none".to_owned(), |admin| admin.to_string()))?;
         writeln!(out, "policy: {}", policy(config))?;
         for (index, group) in config.groups.iter().enumerate() {
@@ -27,10 +28,21 @@ impl Display for Summary<'_> {
         let [base, max] = [retry.base_delay, retry.max_delay].map(humantime::format_duration);
         writeln!(out, "retry: max_attempts {}, base_delay {base}, max_delay {max}", retry.max_attempts)?;
         health(out, &config.health)?;
+        writeln!(out, "queue: {}", queue(&config.queue))?;
         writeln!(out, "headers: strip {}", list(&config.strip_request_headers))?;
         let key = if config.upstream_authorization.is_some() { "the configured key" } else { "the client's key" };
         writeln!(out, "upstream: {key} is sent to servers without a key of their own")?;
+        let [delay, grace] = [config.shutdown.delay, config.shutdown.grace].map(humantime::format_duration);
+        writeln!(out, "shutdown: delay {delay}, grace {grace}")?;
         pingora(out, config)
+    }
+}
+
+fn queue(queue: &QueueLimits) -> String {
+    let max_size = ByteSize::b(queue.max_bytes as u64);
+    match queue.max_wait.map(humantime::format_duration) {
+        Some(max_wait) => format!("max_requests {}, max_size {max_size}, max_wait {max_wait}", queue.max_requests),
+        None => "none: a request that no server can take is refused at once".to_owned(),
     }
 }
 
@@ -78,13 +90,45 @@ fn group(out: &mut fmt::Formatter<'_>, group: &Group, range: &str) -> fmt::Resul
     writeln!(out, "group {}: {range}", group.name)?;
     for server in &group.servers {
         let authority = server.authority();
-        write!(out, "  {authority}")?;
+        let scheme = if server.tls.is_some() { "https://" } else { "" };
+        write!(out, "  {scheme}{authority}")?;
         if server.name != authority {
             write!(out, ", name {}", server.name)?;
+        }
+        if let Some(most) = server.limits.max_in_flight {
+            write!(out, ", max_in_flight {most}")?;
+        }
+        if let Some(most) = server.limits.max_active_tokens {
+            write!(out, ", max_active_tokens {most}")?;
+        }
+        if let Some(tls) = &server.tls {
+            server_tls(out, tls)?;
         }
         out.write_str(if server.authorization.is_some() { ", a key of its own\n" } else { "\n" })?;
     }
     Ok(())
+}
+
+fn tls(tls: &TlsListen) -> String {
+    let files = tls.listener.files();
+    let until = tls.listener.valid_until();
+    let (certificate, key) = (files.certificate.display(), files.key.display());
+    let listen = list(&tls.listen);
+    format!("{listen}, certificate {certificate} (valid until {until}), key {key}, min_version {}", files.min_version)
+}
+
+fn server_tls(out: &mut fmt::Formatter<'_>, tls: &ServerTls) -> fmt::Result {
+    let files = tls.upstream.files();
+    write!(out, ", server_name {}", tls.name)?;
+    match &files.ca {
+        _ if files.insecure => out.write_str(", any certificate is taken (insecure)")?,
+        Some(ca) => write!(out, ", ca {}", ca.display())?,
+        None => out.write_str(", ca of the system")?,
+    }
+    match &files.identity {
+        Some((certificate, key)) => write!(out, ", certificate {}, key {}", certificate.display(), key.display()),
+        None => Ok(()),
+    }
 }
 
 fn timeouts(limits: &Timeouts) -> String {
@@ -146,14 +190,8 @@ fn or_none(limit: Option<Duration>) -> String {
 
 fn pingora(out: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
     let conf = &config.pingora;
-    let seconds = |seconds: Option<u64>| or_none(seconds.map(Duration::from_secs));
-    let (grace, timeout) = (seconds(conf.grace_period_seconds), seconds(conf.graceful_shutdown_timeout_seconds));
     let stealing = if conf.work_stealing { "work stealing" } else { "no work stealing" };
     let daemon = if conf.daemon { "in the background" } else { "in the foreground" };
     let (threads, socket) = (conf.threads, &conf.upgrade_sock);
-    writeln!(
-        out,
-        "pingora: {daemon}, {threads} threads, {stealing}, grace_period {grace}, graceful_shutdown_timeout {timeout}, \
-         upgrade_sock {socket}"
-    )
+    writeln!(out, "pingora: {daemon}, {threads} threads, {stealing}, upgrade_sock {socket}")
 }

@@ -5,16 +5,22 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use http::header::AUTHORIZATION;
+use pingora::connectors::ConnectorOptions;
+use pingora::connectors::http::Connector;
 use pingora::http::RequestHeader;
 use pingora::lb::Backend;
 use pingora::lb::health_check::{HealthCheck, HttpHealthCheck};
 use pingora::{Error, ErrorType, Result};
 
-use crate::config::ActiveChecks;
+use crate::config::{ActiveChecks, Timeouts};
+use crate::tls;
 use crate::upstream::Server;
 
 /// An answer that comes piece by piece is good, but not without end: so many times the limit for one piece.
 const PIECES: u32 = 20;
+
+/// Connections are not kept; the pool must have some size.
+const POOL_SIZE: usize = 1;
 
 /// Why a probe was not good.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,10 +46,10 @@ impl Probe {
     /// When the question is no HTTP; what the configuration allows always is.
     pub(super) fn new(server: &Server, key: Option<&HeaderValue>, checks: &ActiveChecks) -> Result<Self> {
         let host = server.host_header().to_str().unwrap_or_default();
-        let mut check = HttpHealthCheck::new(host, false);
-        check.peer_template.options.connection_timeout = Some(checks.timeout);
-        check.peer_template.options.read_timeout = Some(checks.timeout);
-        check.peer_template.options.write_timeout = Some(checks.timeout);
+        // With the authorities of the system only where this server needs them (`tls`).
+        let ca_file = tls::authorities_file(server.config().uses_system_authorities());
+        let connector = Connector::new(Some(ConnectorOptions { ca_file, ..ConnectorOptions::new(POOL_SIZE) }));
+        let mut check = HttpHealthCheck::new_custom(host, false, connector);
         let mut request = RequestHeader::build(checks.method.clone(), checks.path.as_bytes(), None)?;
         request.insert_header(http::header::HOST, host)?;
         request.insert_header(http::header::USER_AGENT, concat!("tidegate/", env!("CARGO_PKG_VERSION")))?;
@@ -69,11 +75,20 @@ impl Probe {
         Ok(Self { check, limit: checks.timeout })
     }
 
-    /// Asks once.
+    /// Asks once. The connection is made as those for requests are, over TLS if need be, with files as they are now.
     ///
     /// # Errors
     /// When the answer is not as it should be.
-    pub(super) async fn ask(&self, address: SocketAddr) -> std::result::Result<(), Failure> {
+    pub(super) async fn ask(
+        &mut self,
+        server: &Server,
+        address: SocketAddr,
+        timeouts: &Timeouts,
+    ) -> std::result::Result<(), Failure> {
+        let mut peer = server.peer(address, &Timeouts { connect: self.limit, ..timeouts.clone() });
+        peer.options.read_timeout = Some(self.limit);
+        peer.options.write_timeout = Some(self.limit);
+        self.check.peer_template = peer;
         let backend = Backend {
             addr: pingora::protocols::l4::socket::SocketAddr::Inet(address),
             weight: 1,
@@ -81,7 +96,10 @@ impl Probe {
         };
         match tokio::time::timeout(self.limit * PIECES, self.check.check(&backend)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(Failure::of(&error)),
+            Ok(Err(error)) => {
+                server.note_tls_failure(&error);
+                Err(Failure::of(&error))
+            }
             Err(_) => Err(Failure { is_refused: false, is_our_own: false, what: "did not end its answer".to_owned() }),
         }
     }
@@ -99,6 +117,7 @@ impl Failure {
             ErrorType::CustomCode(_, status) => format!("answered {status}"),
             ErrorType::ConnectRefused => "refused the connection".to_owned(),
             ErrorType::ConnectTimedout => "took too long to accept a connection".to_owned(),
+            ErrorType::TLSHandshakeTimedout => "took too long for the TLS handshake".to_owned(),
             ErrorType::ReadTimedout => "took too long to answer".to_owned(),
             other => format!("failed with {}", other.as_str()),
         };

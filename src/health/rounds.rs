@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::probe::{Failure, Probe};
 use super::{Health, Phase, Signal};
-use crate::config::ActiveChecks;
+use crate::config::Config;
 use crate::upstream::{InForce, Server};
 
 /// How soon changes of membership are seen, and how exactly the end of an ejection is met.
@@ -90,8 +90,8 @@ async fn watch(health: Arc<Health>, key: Key) {
                     .inspect_err(|error| log::error!("server {} cannot be asked: {error}", server.name()))
                     .ok();
             }
-            if let (true, Some(probe)) = (Instant::now() >= next, &probe) {
-                ask(&health, &server, probe, active).await;
+            if let (true, Some(probe)) = (Instant::now() >= next, &mut probe) {
+                ask(&health, &server, probe, &in_force.config).await;
                 next = Instant::now() + pause(active.interval, rand::random());
             }
             // Faults may have come meanwhile.
@@ -117,9 +117,10 @@ async fn watch(health: Arc<Health>, key: Key) {
     }
 }
 
-async fn ask(health: &Health, server: &Server, probe: &Probe, active: &ActiveChecks) {
+async fn ask(health: &Health, server: &Server, probe: &mut Probe, config: &Config) {
+    let Some(active) = &config.health.active else { return };
     let asked = match server.address(active.timeout).await {
-        Ok(address) => probe.ask(address).await,
+        Ok(address) => probe.ask(server, address, &config.timeouts).await,
         Err(error) => Err(Failure::of(&error)),
     };
     match asked {

@@ -14,6 +14,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
 use super::labels::{AttemptLabels, GroupLabels, ReasonLabels, RedirectLabels, VersionLabels};
+use super::queue::QueueMetrics;
 use super::usage::{Roster, ServerName};
 use super::{AttemptResult, HealthMetrics, Metrics, RetryReason, Series, since_1970};
 
@@ -98,6 +99,7 @@ impl Metrics {
             redirects,
             redirects_in_all: Counter::default(),
             health,
+            queue: QueueMetrics::new(&mut registry),
             request_bytes: registered(
                 &mut registry,
                 "tidegate_request_bytes",
@@ -157,7 +159,7 @@ impl Metrics {
 
 pub(super) type SecondsByGroup = Family<GroupLabels, Histogram, fn() -> Histogram>;
 
-fn seconds_by_group() -> SecondsByGroup {
+pub(super) fn seconds_by_group() -> SecondsByGroup {
     Family::new_with_constructor(|| Histogram::new(SECONDS))
 }
 
@@ -165,7 +167,7 @@ fn for_each_group(roster: &Roster, family: &SecondsByGroup) -> Vec<Histogram> {
     roster.groups.iter().map(|group| family.get_or_create_owned(&GroupLabels { group: Arc::clone(group) })).collect()
 }
 
-fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+pub(super) fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric
 }

@@ -16,6 +16,7 @@ mod families;
 mod health;
 mod labels;
 mod process;
+mod queue;
 #[cfg(test)]
 mod tests;
 mod usage;
@@ -33,8 +34,10 @@ pub use exposition::Format;
 use families::SecondsByGroup;
 pub use health::HealthMetrics;
 use labels::{AttemptLabels, ReasonLabels, RedirectLabels, RequestLabels, status_class};
-pub use labels::{AttemptResult, FinishedRequest, Outcome, RetryReason};
+pub use labels::{AttemptResult, FinishedRequest, Outcome, QueueExit, RetryReason};
 use process::Process;
+use queue::QueueMetrics;
+pub use queue::Waiting;
 pub use usage::Roster;
 use usage::Usage;
 
@@ -56,6 +59,7 @@ pub struct Metrics {
     redirects: Family<RedirectLabels, Counter>,
     redirects_in_all: Counter,
     health: HealthMetrics,
+    queue: QueueMetrics,
     request_bytes: Counter,
     response_bytes: Counter,
     request_body_bytes: Histogram,
@@ -172,13 +176,14 @@ impl Metrics {
         self.started.elapsed()
     }
 
-    /// The whole page for a scrape: the counters here and the state of the balancer and of the process at this moment.
+    /// The whole page for a scrape: the counters here and the state of the balancer, of the queue (by group) and of the
+    /// process at this moment.
     #[must_use]
-    pub fn render(&self, balancer: &Balancer, format: Format) -> String {
+    pub fn render(&self, balancer: &Balancer, waiting: &[Waiting], format: Format) -> String {
         // A registry of its own for each scrape, so that scrapes at the same time cannot mix their readings.
         let mut state = Registry::default();
         let roster = self.series.load().roster.clone();
-        state.register_collector(Box::new(Usage { roster, snapshot: balancer.snapshot() }));
+        state.register_collector(Box::new(Usage { roster, snapshot: balancer.snapshot(), waiting: waiting.to_vec() }));
         state.register_collector(Box::new(Process::read()));
 
         let mut page = String::new();

@@ -31,6 +31,9 @@ impl Proxy {
         ctx.request_id = Some(request::request_id(session.req_header()));
         ctx.endpoint = Endpoint::of(&session.req_header().method, session.req_header().uri.path());
         session.set_write_timeout(ctx.config().timeouts.client_write);
+        if self.drain.is_leaving() {
+            session.set_keepalive(None);
+        }
 
         let raw = session.as_http1().map(ServerSessionV1::get_headers_raw_bytes).unwrap_or_default();
         if let Some(reject) = framing::fault(session.req_header(), &raw) {
@@ -56,8 +59,13 @@ impl Proxy {
         ctx.request_bytes = body.len() as u64;
 
         if is_health_check(session.req_header()) {
-            let json = serde_json::json!({ "status": "ok", "server_instances": ctx.in_force.servers().count() });
-            self.answer(session, ctx, StatusCode::OK, &json).await?;
+            let (status, text) = if self.drain.is_ready() {
+                (StatusCode::OK, "ok")
+            } else {
+                (StatusCode::SERVICE_UNAVAILABLE, "stopping")
+            };
+            let json = serde_json::json!({ "status": text, "server_instances": ctx.in_force.servers().count() });
+            self.answer(session, ctx, status, &json).await?;
             return Ok(true);
         }
         if ctx.endpoint == Endpoint::Models && ctx.in_force.servers().count() > 1 {
@@ -73,7 +81,8 @@ impl Proxy {
             Some(checks) => silence.suspecting(Arc::clone(&ctx.watch), checks),
             None => silence,
         };
-        ctx.slot = Some(downstream::wrap(session, body, silence, Arc::clone(&ctx.watch)));
+        let (watch, drain) = (Arc::clone(&ctx.watch), Arc::clone(&self.drain));
+        ctx.slot = Some(downstream::wrap(session, body, silence, watch, drain));
         Ok(false)
     }
 

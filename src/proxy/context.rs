@@ -10,6 +10,7 @@ use super::reject::Reject;
 use super::watch::Watch;
 use crate::balance::{Lease, Tried};
 use crate::config::Config;
+use crate::drain::Running;
 use crate::metrics::{AttemptResult, Outcome, RetryReason};
 use crate::prompt::{Demand, Endpoint};
 use crate::upstream::{InForce, Server};
@@ -20,6 +21,9 @@ pub struct RequestContext {
     pub(super) in_force: Arc<InForce>,
     /// When the request header was read. Set once.
     pub(super) started: Instant,
+    /// Counts this request while it runs, so that the process waits for it before it ends.
+    #[expect(dead_code, reason = "it is held for its drop")]
+    pub(super) running: Option<Running>,
     /// Set by `admit`; sent to the server and back to the client.
     pub(super) request_id: Option<HeaderValue>,
     /// Set by `admit`.
@@ -72,6 +76,7 @@ impl RequestContext {
         Self {
             in_force,
             started: Instant::now(),
+            running: None,
             request_id: None,
             endpoint: Endpoint::Other,
             request_bytes: 0,
@@ -110,6 +115,7 @@ impl RequestContext {
     /// What an attempt came to that ended with this error.
     pub(super) fn attempt_result(error: Option<&pingora::Error>) -> AttemptResult {
         use pingora::ErrorType::{ConnectError, ConnectNoRoute, ConnectRefused, ConnectTimedout, SocketError};
+        use pingora::ErrorType::{InvalidCert, TLSHandshakeFailure};
         match error {
             None => AttemptResult::Answered,
             Some(error) if *error.esource() == pingora::ErrorSource::Downstream => AttemptResult::ClientGone,
@@ -117,6 +123,7 @@ impl RequestContext {
                 ConnectTimedout | ConnectRefused | ConnectNoRoute | ConnectError | SocketError => {
                     AttemptResult::ConnectFailed
                 }
+                TLSHandshakeFailure | InvalidCert => AttemptResult::ConnectFailed,
                 etype if super::retry::is_timeout(etype) => AttemptResult::TimedOut,
                 etype if super::retry::is_refusal(etype) => AttemptResult::Refused5xx,
                 _ => AttemptResult::Broken,

@@ -41,12 +41,13 @@ use super::answer::{Answer, Piece};
 use super::presence::Presence;
 use super::silence::Silence;
 use super::watch::Watch;
+use crate::drain::Drain;
 
 /// Where the real session comes back to.
 pub(super) type Slot = Arc<Mutex<Option<Box<ServerSession>>>>;
 
 /// Puts the wrapper in place of the session whose body was read.
-pub(super) fn wrap(session: &mut Session, body: Bytes, silence: Silence, watch: Arc<Watch>) -> Slot {
+pub(super) fn wrap(session: &mut Session, body: Bytes, silence: Silence, watch: Arc<Watch>, drain: Arc<Drain>) -> Slot {
     let slot = Slot::default();
     let real = std::mem::replace(&mut session.downstream_session, placeholder());
     let is_http1 = real.as_http1().is_some();
@@ -62,6 +63,7 @@ pub(super) fn wrap(session: &mut Session, body: Bytes, silence: Silence, watch: 
         has_length: false,
         presence,
         silence,
+        drain,
     };
     *session.downstream_session = ServerSession::new_custom(Box::new(wrapper));
     slot
@@ -96,6 +98,7 @@ struct ClientSession {
     has_length: bool,
     presence: Presence,
     silence: Silence,
+    drain: Arc<Drain>,
 }
 
 impl Drop for ClientSession {
@@ -129,10 +132,7 @@ impl ClientSession {
                     self.held = Some(header);
                 }
                 HttpTask::Body(data, false) if data.as_ref().is_none_or(Bytes::is_empty) => {}
-                HttpTask::Failed(error) => {
-                    released.error = Some(error);
-                    return released;
-                }
+                HttpTask::Failed(error) => return Released { error: Some(error), ..released },
                 HttpTask::Header(header, is_end) => {
                     if is_end {
                         self.answer.header(&header);
@@ -174,8 +174,18 @@ impl ClientSession {
         }
     }
 
+    /// The response's header is about to be written: if the process is on its way out, it says that the connection ends.
+    fn end_keepalive_when_leaving(&mut self) {
+        if self.drain.is_leaving() {
+            self.real_mut().set_keepalive(None);
+        }
+    }
+
     /// Passes tasks on to the client now; true when they end the response.
     async fn pass_on(&mut self, mut tasks: Vec<HttpTask>) -> Result<bool> {
+        if tasks.iter().any(|task| matches!(task, HttpTask::Header(..))) {
+            self.end_keepalive_when_leaving();
+        }
         // Pingora is in no hurry with a body of known length: in HTTP/1 it keeps each piece until its buffer is full or
         // the body is whole. It flushes before it hands out an error, so an error of ours goes behind the piece.
         let must_flush = self.is_http1 && self.has_length && !tasks.last().is_some_and(HttpTask::is_end);
@@ -269,6 +279,7 @@ impl CustomSession for ClientSession {
 
     async fn finish(&mut self) -> Result<()> {
         if let Some(header) = self.held.take() {
+            self.end_keepalive_when_leaving();
             self.real_mut().write_response_header(header).await?;
         }
         self.real_mut().finish_body().await

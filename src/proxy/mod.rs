@@ -20,6 +20,7 @@ mod events;
 mod finish;
 mod framing;
 mod models;
+mod prefaced;
 mod presence;
 mod reject;
 mod request;
@@ -46,6 +47,7 @@ pub use connection::ClientConnections;
 pub use context::RequestContext;
 pub use reject::ERROR_HEADER;
 
+use crate::drain::Drain;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::upstream::Live;
@@ -55,6 +57,7 @@ pub struct Proxy {
     live: Arc<Live>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
+    drain: Arc<Drain>,
     /// Connections for requests that Tidegate makes itself.
     connector: models::Connector,
 }
@@ -68,9 +71,10 @@ impl std::fmt::Debug for Proxy {
 impl Proxy {
     /// A proxy for the servers that are in force, which are judged by what it meets.
     #[must_use]
-    pub fn new(live: Arc<Live>, health: Arc<Health>) -> Self {
+    pub fn new(live: Arc<Live>, health: Arc<Health>, drain: Arc<Drain>) -> Self {
         let metrics = Arc::clone(live.metrics());
-        Self { live, metrics, health, connector: models::Connector::new(None) }
+        let connector = models::connector(live.get().config.uses_system_authorities());
+        Self { live, metrics, health, drain, connector }
     }
 }
 
@@ -80,7 +84,8 @@ impl ProxyHttp for Proxy {
 
     fn new_ctx(&self) -> RequestContext {
         connection::header_has_come();
-        RequestContext::new(self.live.get(), watch::Watch::new(Arc::clone(&self.health)))
+        let watch = watch::Watch::new(Arc::clone(&self.health));
+        RequestContext { running: Some(self.drain.request()), ..RequestContext::new(self.live.get(), watch) }
     }
 
     /// None: nothing is compressed or otherwise changed on its way.

@@ -43,6 +43,7 @@ impl Proxy {
     ) -> Box<Error> {
         if let Some(server) = &ctx.server {
             server.address_failed(peer._address.as_inet());
+            server.note_tls_failure(&error);
         }
         let error = error.into_up();
         self.judge_failure(session, ctx, &error, false);
@@ -60,6 +61,10 @@ impl Proxy {
         // These are found where the client is: Pingora takes them for the client's fault.
         if is_timeout(error.etype()) || is_refusal(error.etype()) || *error.etype() == SERVER_GONE {
             error.as_up();
+        }
+        // A server that wants another certificate says so only when the handshake is over.
+        if let Some(server) = &ctx.server {
+            server.note_tls_failure(&error);
         }
         self.judge_failure(session, ctx, &error, is_reused);
         self.attempt_failed(session, ctx, error)

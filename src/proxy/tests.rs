@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{Proxy, RequestContext};
 use crate::balance::{Policy, Ties, Usage};
-use crate::config::{Config, Group, Retry, Server, Timeouts};
+use crate::config::{Config, Group, QueueLimits, Retry, Server, ServerLimits, Shutdown, Timeouts};
 use crate::upstream::Live;
 
 /// The proxy with a fault: it panics when the server's answer arrives.
@@ -59,10 +59,18 @@ impl ProxyHttp for Panicking {
 }
 
 fn config(server: SocketAddr) -> Config {
-    let server = Server { name: "s0".into(), host: server.ip().to_string(), port: server.port(), authorization: None };
+    let server = Server {
+        name: "s0".into(),
+        host: server.ip().to_string(),
+        port: server.port(),
+        authorization: None,
+        limits: ServerLimits::default(),
+        tls: None,
+    };
     let second = Duration::from_secs(1);
     Config {
         listen: Vec::new(),
+        tls: None,
         admin: None,
         groups: vec![Group { name: "all".into(), servers: vec![server] }],
         policy: Policy::ReferencePlain,
@@ -82,8 +90,10 @@ fn config(server: SocketAddr) -> Config {
         },
         health: crate::config::Health::default(),
         retry: Retry { max_attempts: 1, base_delay: second, max_delay: second },
+        queue: QueueLimits::default(),
         strip_request_headers: Vec::new(),
         upstream_authorization: None,
+        shutdown: Shutdown::default(),
         pingora: ServerConf::default(),
     }
 }
@@ -94,7 +104,7 @@ async fn a_panic_in_a_filter_ends_one_request_and_gives_its_load_back() {
     let live = Arc::new(Live::new(config(backend.local_addr().unwrap())).unwrap());
     let balancer = Arc::clone(live.balancer());
     let health = Arc::new(crate::health::Health::new(Arc::clone(&live)));
-    let proxy = Proxy::new(live, health);
+    let proxy = Proxy::new(live, health, Arc::default());
     let proxy = Arc::new(http_proxy(&Arc::new(ServerConf::default()), Panicking(proxy)));
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

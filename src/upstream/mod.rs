@@ -12,6 +12,7 @@
 //! ```
 
 mod server;
+mod tls_failure;
 
 use std::sync::Arc;
 
@@ -20,9 +21,10 @@ use parking_lot::Mutex;
 
 pub use server::{Server, Standing, Verdict};
 
-use crate::balance::{Balancer, GroupMismatch, Topology, TopologyError};
+use crate::balance::{Admission, Balancer, GroupMismatch, Topology, TopologyError};
 use crate::config::Config;
 use crate::metrics::{Metrics, Roster};
+use crate::queue::Queue;
 
 /// Why a configuration cannot be put in force.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +85,7 @@ impl InForce {
 pub struct Live {
     balancer: Arc<Balancer>,
     metrics: Arc<Metrics>,
+    queue: Arc<Queue>,
     in_force: ArcSwap<InForce>,
     /// One change at a time.
     changing: Mutex<()>,
@@ -106,11 +109,15 @@ impl Live {
         }
         let in_force = InForce { config: Arc::new(config), generation: 1, groups, servers };
         let config = &in_force.config;
-        let balancer = Balancer::new(in_force.topology()?, config.policy.clone(), config.ties)?;
-        let metrics = Metrics::new(&in_force.roster());
+        let balancer = Arc::new(Balancer::new(in_force.topology()?, config.policy.clone(), config.ties)?);
+        for server in in_force.servers() {
+            balancer.set_admission(server.number(), server.admission());
+        }
+        let metrics = Arc::new(Metrics::new(&in_force.roster()));
         Ok(Self {
-            balancer: Arc::new(balancer),
-            metrics: Arc::new(metrics),
+            queue: Queue::new(&balancer, &metrics),
+            balancer,
+            metrics,
             in_force: ArcSwap::from_pointee(in_force),
             changing: Mutex::new(()),
         })
@@ -134,6 +141,12 @@ impl Live {
         &self.metrics
     }
 
+    /// Where requests wait when no server can take them.
+    #[must_use]
+    pub fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
     /// Puts a configuration in force. Servers are recognised by their address: what runs on one that stays goes on and
     /// stays counted, whatever group it moves to; one that goes finishes what it has and gets nothing new.
     ///
@@ -154,7 +167,7 @@ impl Live {
                 let server = match known {
                     Some(known) => Arc::new(known.reconfigured(server.clone())?),
                     None => {
-                        let number = self.balancer.add_server(joining.admission(), &reserved);
+                        let number = self.balancer.add_server(Admission::closed(), &reserved);
                         Arc::new(Server::joining(number, server.clone(), joining)?)
                     }
                 };
@@ -176,13 +189,16 @@ impl Live {
             self.metrics.follow(&old.roster());
             self.in_force.store(Arc::clone(&old));
         })?;
+        for server in new.servers() {
+            self.balancer.set_admission(server.number(), server.admission());
+        }
         Ok(new)
     }
 
     /// Changes how a server stands, and tells the balancer.
     pub fn change_standing(&self, server: &Server, change: impl FnOnce(&mut Standing)) -> Standing {
         let standing = server.change_standing(change);
-        self.balancer.set_admission(server.number(), standing.admission());
+        self.balancer.set_admission(server.number(), server.admission());
         standing
     }
 }

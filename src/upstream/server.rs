@@ -11,7 +11,8 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use tokio::time::Instant;
 
-use crate::balance::Admission;
+use super::tls_failure::{self, LastFailure};
+use crate::balance::{Admission, Load};
 use crate::config;
 use crate::health::{Cause, Phase, Record};
 
@@ -40,6 +41,7 @@ pub struct Server {
     standing: Mutex<Standing>,
     /// What is known of its health; shared by all that this server is reconfigured to.
     health: Arc<Mutex<Record>>,
+    tls_failure: Mutex<LastFailure>,
 }
 
 /// Why a server may be given requests, or not.
@@ -67,17 +69,10 @@ pub enum Verdict {
 }
 
 impl Standing {
-    /// What the balancer may give the server.
+    /// Whether it may be given anything.
     #[must_use]
-    pub fn admission(&self) -> Admission {
-        match self.verdict {
-            _ if self.is_draining => Admission::closed(),
-            Verdict::Out => Admission::closed(),
-            Verdict::Probation { max_in_flight } => {
-                Admission { max_in_flight: Some(max_in_flight), ..Admission::default() }
-            }
-            Verdict::Healthy => Admission::default(),
-        }
+    pub fn is_live(&self) -> bool {
+        !self.is_draining && self.verdict != Verdict::Out
     }
 }
 
@@ -96,8 +91,16 @@ impl Server {
             .map_err(|error| Error::because(ErrorType::InternalError, "server host", error))?;
         let literal = config.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, config.port));
         let health = Arc::new(Mutex::new(Record::new(Phase::Healthy, Cause::Started, std::time::Instant::now())));
-        let (resolved, standing) = (Mutex::default(), Mutex::default());
-        Ok(Self { number, config, host_header, literal, resolved, standing, health })
+        Ok(Self {
+            number,
+            config,
+            host_header,
+            literal,
+            resolved: Mutex::default(),
+            standing: Mutex::default(),
+            health,
+            tls_failure: Mutex::default(),
+        })
     }
 
     /// A server that has joined while others run: it gets few requests until it has proved itself.
@@ -109,6 +112,19 @@ impl Server {
         server.standing = Mutex::new(standing);
         server.health = Arc::new(Mutex::new(Record::new(Phase::Probation, Cause::Joined, std::time::Instant::now())));
         Ok(server)
+    }
+
+    /// Whether it is reached over TLS.
+    pub fn has_tls(&self) -> bool {
+        self.config.tls.is_some()
+    }
+
+    /// Logs that TLS towards the server failed, unless that was said lately.
+    pub fn note_tls_failure(&self, error: &Error) {
+        let Some(reason) = tls_failure::reason(error).filter(|_| self.has_tls()) else { return };
+        if self.tls_failure.lock().is_news(&reason) {
+            log::warn!("server {}: TLS failed: {reason}", self.name());
+        }
     }
 
     /// The same server under a changed configuration: its number, standing and known addresses stay.
@@ -144,6 +160,22 @@ impl Server {
     #[must_use]
     pub fn standing(&self) -> Standing {
         *self.standing.lock()
+    }
+
+    /// What the balancer may give it: as it stands, and within its configured limits.
+    #[must_use]
+    pub fn admission(&self) -> Admission {
+        let standing = self.standing();
+        let limits = &self.config.limits;
+        let proving = match standing.verdict {
+            Verdict::Probation { max_in_flight } => Some(max_in_flight),
+            Verdict::Healthy | Verdict::Out => None,
+        };
+        Admission {
+            is_open: standing.is_live(),
+            max_in_flight: limits.max_in_flight.into_iter().chain(proving).min(),
+            max_load: limits.max_active_tokens.map(|tokens| Load::from_millitokens(tokens.saturating_mul(1_000))),
+        }
     }
 
     /// Changes how it stands; only [`Live`](super::Live) does, which then tells the balancer.
@@ -232,6 +264,11 @@ impl Server {
         peer.options.connection_timeout = Some(timeouts.connect);
         peer.options.idle_timeout = Some(timeouts.server_keepalive);
         peer.options.tcp_keepalive = Some(TCP_KEEPALIVE);
+        if let Some(tls) = &self.config.tls {
+            // Without it TCP and TLS would have the time each.
+            peer.options.total_connection_timeout = Some(timeouts.connect);
+            tls.upstream.secure(&mut peer, &tls.name);
+        }
         peer
     }
 }

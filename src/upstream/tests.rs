@@ -4,7 +4,7 @@ use pingora::server::configuration::ServerConf;
 
 use super::*;
 use crate::balance::{Bucket, Buckets, Placement, Policy, RedirectTuning, Ties, Tried, Unavailable};
-use crate::config::{Group, Retry, Timeouts};
+use crate::config::{Group, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts};
 use crate::prompt::Demand;
 
 const SHORT: Demand = Demand::of_bytes(400);
@@ -15,10 +15,13 @@ fn config(groups: &[(&str, &[u16])]) -> Config {
         host: "127.0.0.1".to_owned(),
         port: *port,
         authorization: None,
+        limits: ServerLimits::default(),
+        tls: None,
     };
     let ranges = (0..groups.len() as u64).map(|number| Bucket { from: number * 1_000, to: (number + 1) * 1_000 });
     Config {
         listen: Vec::new(),
+        tls: None,
         admin: None,
         groups: (groups.iter())
             .map(|(name, ports)| Group { name: (*name).to_owned(), servers: ports.iter().map(server).collect() })
@@ -29,8 +32,10 @@ fn config(groups: &[(&str, &[u16])]) -> Config {
         timeouts: Timeouts::default(),
         health: crate::config::Health::default(),
         retry: Retry::default(),
+        queue: QueueLimits::default(),
         strip_request_headers: Vec::new(),
         upstream_authorization: None,
+        shutdown: Shutdown::default(),
         pingora: ServerConf::default(),
     }
 }

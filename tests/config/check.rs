@@ -56,7 +56,8 @@ health:
   probation: {max_in_flight: 2, successes: 5}
 headers: {strip: []}
 upstream: {api_key: sk-upstream}
-pingora: {threads: 3, work_stealing: false, grace_period: 2s, graceful_shutdown_timeout: 3s, upgrade_sock: /run/t, daemon: true}
+shutdown: {delay: 5s, grace: 2m}
+pingora: {threads: 3, work_stealing: false, upgrade_sock: /run/t, daemon: true}
 ";
 
 #[test]
@@ -65,6 +66,7 @@ fn what_would_run_is_printed() {
     let expected = "\
 FILE: ok
 listen: 127.0.0.1:7000, [::1]:7000
+tls: none
 admin: none
 policy: reference_bucket, sensitivity 2, affinity_strength 0.5, redirect_threshold 0.25, neighbours all, ties first
 group short: prompts from 0 to below 1000 tokens
@@ -81,10 +83,11 @@ retry: max_attempts 5, base_delay 0s, max_delay 1s
 health: POST /ping is to give below_500 every 1s, timeout 500ms, failures 2, successes 1, headers x-key
 health: 4 faults in a row eject for 2s to 9s, max_ejected_share 0.25, first_byte_limit none, dead_stream_limit 3s
 health: probation max_in_flight 2, successes 5
+queue: max_requests 1000, max_size 1.0 GiB, max_wait 30s
 headers: strip none
 upstream: the configured key is sent to servers without a key of their own
-pingora: in the background, 3 threads, no work stealing, grace_period 2s, graceful_shutdown_timeout 3s, \
-upgrade_sock /run/t
+shutdown: delay 5s, grace 2m
+pingora: in the background, 3 threads, no work stealing, upgrade_sock /run/t
 ";
     assert_eq!((checked.code, checked.stdout.as_str(), checked.stderr.as_str()), (Some(0), expected, ""));
 }

@@ -302,7 +302,8 @@ async fn a_server_that_comes_back_gets_few_requests_until_it_has_proved_itself()
 async fn the_only_server_that_comes_back_is_not_held_to_few_requests() {
     let gate = Gate::closed();
     let server = Switched::start_with(&gate).await;
-    let tidegate = Tidegate::start(&setup([&server], PROBES)).await;
+    let setup = setup([&server], PROBES).section("queue", "{ max_wait: none }");
+    let tidegate = Tidegate::start(&setup).await;
     server.health.store(503, Ordering::SeqCst);
     becomes(&tidegate, &server.backend, "out").await;
     assert_refusal(&tidegate.exchange(&post(CHAT, &body_of(400))).await, 503);
@@ -317,6 +318,47 @@ async fn the_only_server_that_comes_back_is_not_held_to_few_requests() {
     for client in &mut clients {
         assert_eq!(client.response().await.status(), 200);
     }
+}
+
+#[tokio::test]
+async fn what_comes_while_the_only_server_is_out_waits_and_is_served_when_it_is_back() {
+    let server = Switched::start().await;
+    let tidegate = Tidegate::start(&setup([&server], PROBES)).await;
+    server.health.store(503, Ordering::SeqCst);
+    becomes(&tidegate, &server.backend, "out").await;
+    let mut client = tidegate.begin(&post(CHAT, &body_of(400))).await;
+    until("it waits", async || tidegate.metric("tidegate_queue_requests", &[]).await == 1.0).await;
+    server.more_probes(2).await;
+    assert_eq!(server.requests(), 0, "a server that is out gets none");
+    server.health.store(200, Ordering::SeqCst);
+    assert_eq!(client.response().await.status(), 200);
+    assert_eq!(server.requests(), 1);
+}
+
+#[tokio::test]
+async fn servers_that_are_reached_over_tls_are_probed_over_tls() {
+    let server = Switched::start().await;
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let pair = authority.issue("server", &["vllm.test"]);
+    let relay = Relay::from_tls(tls_server(&pair, None), server.backend.address()).await;
+    let health = async |tidegate: &Tidegate| tidegate.status().await["groups"][0]["servers"][0]["health"].clone();
+    let trusting = |authority: &Authority| {
+        let keys = format!("ca: {}, server_name: vllm.test", authority.file().display());
+        Setup::one_group([relay.server(&keys)]).section("health", &format!("{{ {PROBES} }}"))
+    };
+    let tidegate = Tidegate::start(&trusting(&authority)).await;
+    server.more_probes(2).await;
+    assert_eq!(health(&tidegate).await, "healthy");
+    server.health.store(503, Ordering::SeqCst);
+    until("it is out", async || health(&tidegate).await == "out").await;
+    server.health.store(200, Ordering::SeqCst);
+    until("it is back", async || health(&tidegate).await == "probation").await;
+    drop(tidegate);
+
+    let tidegate = Tidegate::start(&trusting(&stranger)).await;
+    until("a server that cannot be trusted is out", async || health(&tidegate).await == "out").await;
+    let log = tidegate.stderr();
+    assert_eq!(log.lines().filter(|line| line.contains("TLS failed")).count(), 1, "{log}");
 }
 
 #[tokio::test]
