@@ -14,6 +14,7 @@ use crate::cli::Demo;
 use crate::config::{self, Config, Flags, Refusal};
 use crate::demo::{self, DemoSettings};
 use crate::drain::{Closable, Drain, Signals, Sockets};
+use crate::health::{self, Health};
 use crate::proxy::{ClientConnections, Proxy};
 use crate::queue::Dispatcher;
 use crate::tls::{self, Watch};
@@ -86,7 +87,9 @@ pub fn build(config: Config, upgrade: bool) -> Result<Program, StartError> {
         upgrade_sock: server.configuration.upgrade_sock.clone(),
         took_over: upgrade,
     };
-    let proxy = http_proxy(&server.configuration, Proxy::new(Arc::clone(&live), Arc::clone(&drain)));
+    let health = Arc::new(Health::new(Arc::clone(&live)));
+    let proxy = Proxy::new(Arc::clone(&live), Arc::clone(&health), Arc::clone(&drain));
+    let proxy = http_proxy(&server.configuration, proxy);
     let mut connections = ClientConnections::new(proxy, &config.timeouts, Arc::clone(&drain));
     if let Some(tls) = &config.tls {
         connections = connections.with_tls(tls, &config.listen);
@@ -102,6 +105,7 @@ pub fn build(config: Config, upgrade: bool) -> Result<Program, StartError> {
             log::info!("listening on {address} with TLS");
         }
     }
+    server.add_service(health::service(health));
     let mut dispatcher = background_service("queue", Dispatcher(Arc::clone(live.queue())));
     dispatcher.threads = Some(1);
     server.add_service(dispatcher);

@@ -15,9 +15,10 @@
 //! # Who may know whom
 //!
 //! ```text
-//! main -> app -> proxy  -> access, prompt, balance, metrics, queue, upstream, drain, tls
+//! main -> app -> proxy  -> access, prompt, balance, metrics, queue, upstream, health, drain, tls
+//!                health -> upstream, metrics, tls      (upstream keeps each server's record)
 //!                admin  -> balance, metrics, queue, upstream, drain
-//!                upstream (what is in force) -> access, balance, metrics, queue, config
+//!                upstream (what is in force) -> access, balance, metrics, queue, config, health (its records)
 //!                queue  -> balance, metrics
 //!                drain  -> config           (how long an end may take)
 //!         config -> access, balance, prompt, tls (only to build their types)
@@ -38,6 +39,7 @@
 //! | which endpoints count | `src/prompt/endpoint.rs` |
 //! | what happens in a phase | `src/proxy/` (start at `mod.rs`) |
 //! | when a request is tried elsewhere | `src/proxy/retry.rs` |
+//! | when a server is taken out, and comes back | `src/health/record.rs` |
 //! | an error answer | `src/proxy/reject.rs` |
 //! | who may do what: keys, closed paths, CORS | `src/access/` |
 //! | a time limit towards a server | `src/proxy/silence.rs` |
@@ -57,6 +59,7 @@ pub mod cli;
 pub mod config;
 pub mod demo;
 pub mod drain;
+pub mod health;
 pub mod healthcheck;
 pub mod logging;
 pub mod metrics;

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 
 use super::access::AccessStatus;
 use crate::balance::{Bucket, Neighbours, Policy, RedirectTuning, Ties};
-use crate::config::{Config, QueueLimits, Retry, Shutdown, Timeouts, TlsListen};
+use crate::config::{Config, Health, QueueLimits, Retry, Shutdown, Timeouts, TlsListen};
 use crate::tls::Listener;
 
 #[derive(Debug, Serialize)]
@@ -42,6 +42,7 @@ pub(super) struct ConfigStatus {
     max_body_bytes: usize,
     timeouts_seconds: TimeoutsStatus,
     retry: RetryStatus,
+    health: HealthStatus,
     queue: QueueStatus,
     strip_request_headers: Vec<String>,
     access: AccessStatus,
@@ -148,6 +149,7 @@ impl ConfigStatus {
             max_body_bytes,
             timeouts,
             retry,
+            health,
             queue,
             strip_request_headers,
             upstream_authorization,
@@ -162,6 +164,7 @@ impl ConfigStatus {
             max_body_bytes: *max_body_bytes,
             timeouts_seconds: TimeoutsStatus::of(timeouts),
             retry: RetryStatus::of(retry),
+            health: HealthStatus::of(health),
             queue: QueueStatus::of(queue),
             strip_request_headers: strip_request_headers.iter().map(ToString::to_string).collect(),
             access: AccessStatus::of(access),
@@ -180,6 +183,67 @@ impl TlsStatus {
             certificate: files.certificate.display().to_string(),
             min_version: files.min_version.to_string(),
             listener: Arc::clone(&tls.listener),
+        }
+    }
+}
+
+/// Durations in seconds; null is off or no limit.
+#[derive(Debug, Serialize)]
+pub(super) struct HealthStatus {
+    active: Option<ActiveStatus>,
+    passive: Option<PassiveStatus>,
+    probation_max_in_flight: u64,
+    probation_successes: u32,
+}
+
+/// The values of header fields may be keys: only their names are shown.
+#[derive(Debug, Serialize)]
+struct ActiveStatus {
+    method: String,
+    path: String,
+    status: String,
+    interval_seconds: f64,
+    timeout_seconds: f64,
+    failures: u32,
+    successes: u32,
+    headers: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct PassiveStatus {
+    failures: u32,
+    base_ejection_seconds: f64,
+    max_ejection_seconds: f64,
+    max_ejected_share: f64,
+    first_byte_limit_seconds: Option<f64>,
+    dead_stream_limit_seconds: Option<f64>,
+}
+
+impl HealthStatus {
+    fn of(health: &Health) -> Self {
+        let active = health.active.as_ref().map(|checks| ActiveStatus {
+            method: checks.method.to_string(),
+            path: checks.path.clone(),
+            status: checks.expected.to_string(),
+            interval_seconds: checks.interval.as_secs_f64(),
+            timeout_seconds: checks.timeout.as_secs_f64(),
+            failures: checks.failures,
+            successes: checks.successes,
+            headers: checks.headers.iter().map(|(name, _)| name.to_string()).collect(),
+        });
+        let passive = health.passive.as_ref().map(|checks| PassiveStatus {
+            failures: checks.failures,
+            base_ejection_seconds: checks.base_ejection.as_secs_f64(),
+            max_ejection_seconds: checks.max_ejection.as_secs_f64(),
+            max_ejected_share: checks.max_ejected_share,
+            first_byte_limit_seconds: checks.first_byte_limit.map(|limit| limit.as_secs_f64()),
+            dead_stream_limit_seconds: checks.dead_stream_limit.map(|limit| limit.as_secs_f64()),
+        });
+        Self {
+            active,
+            passive,
+            probation_max_in_flight: health.probation.max_in_flight,
+            probation_successes: health.probation.successes,
         }
     }
 }

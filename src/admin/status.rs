@@ -51,6 +51,11 @@ struct ServerStatus<'a> {
     in_flight: u64,
     /// `healthy`, `probation` or `out`.
     health: &'static str,
+    /// Why it is so, and for how long.
+    health_reason: &'static str,
+    health_for_seconds: f64,
+    /// Bad health probes in a row.
+    probes_failed: u32,
     draining: bool,
 }
 
@@ -110,6 +115,10 @@ impl<'a> ServerStatus<'a> {
     fn of(server: &'a Server, snapshot: &Snapshot) -> Self {
         let usage = snapshot.servers.get(server.number()).copied().unwrap_or_default();
         let standing = server.standing();
+        let (reason, since, probes_failed) = {
+            let record = server.health().lock();
+            (record.cause().label(), record.since(), record.probes_failed())
+        };
         Self {
             name: server.name(),
             authority: server.config().authority(),
@@ -122,6 +131,9 @@ impl<'a> ServerStatus<'a> {
                 Verdict::Probation { .. } => "probation",
                 Verdict::Out => "out",
             },
+            health_reason: reason,
+            health_for_seconds: since.elapsed().as_secs_f64(),
+            probes_failed,
             draining: standing.is_draining,
         }
     }

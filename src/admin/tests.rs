@@ -141,6 +141,7 @@ fn config() -> Config {
             client_keepalive: Duration::from_secs(75),
             server_keepalive: Duration::from_secs(4),
         },
+        health: crate::config::Health::default(),
         retry: Retry { max_attempts: 3, base_delay: Duration::from_millis(1), max_delay: Duration::from_secs(1) },
         queue: QueueLimits::default(),
         strip_request_headers: vec![HeaderName::from_static("x-data-parallel-rank")],
@@ -172,7 +173,13 @@ async fn status_is_what_the_balancer_and_the_metrics_say() {
         });
     }
 
-    let status = running.status().await;
+    let mut status = running.status().await;
+    for server in
+        status["groups"].as_array_mut().unwrap().iter_mut().flat_map(|group| group["servers"].as_array_mut().unwrap())
+    {
+        let since = server.as_object_mut().unwrap().shift_remove("health_for_seconds").unwrap();
+        assert!(since.as_f64().unwrap() < running.metrics.uptime().as_secs_f64() + 60.0, "{since}");
+    }
     assert_eq!(status["status_version"], 1);
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
     assert!(status["start_time_seconds"].as_f64().unwrap() > 1.7e9, "{status}");
@@ -185,16 +192,19 @@ async fn status_is_what_the_balancer_and_the_metrics_say() {
                 "name": "short", "from_tokens": 0, "to_tokens": 1_000, "load_tokens": 0.0, "in_flight": 1,
                 "waiting": 0, "servers": [
                     { "name": "a", "authority": "vllm-a:8100", "tls": false, "authorization_set": false,
-                      "load_tokens": 0.0, "in_flight": 1, "health": "healthy", "draining": false },
+                      "load_tokens": 0.0, "in_flight": 1, "health": "healthy", "health_reason": "started",
+                      "probes_failed": 0, "draining": false },
                     { "name": "b", "authority": "[::1]:8101", "tls": false, "authorization_set": true,
-                      "load_tokens": 0.0, "in_flight": 0, "health": "healthy", "draining": false },
+                      "load_tokens": 0.0, "in_flight": 0, "health": "healthy", "health_reason": "started",
+                      "probes_failed": 0, "draining": false },
                 ],
             },
             {
                 "name": "long", "from_tokens": 1_000, "to_tokens": 4_000, "load_tokens": 1_000.5, "in_flight": 1,
                 "waiting": 0, "servers": [
                     { "name": "c", "authority": "10.0.0.3:8102", "tls": false, "authorization_set": false,
-                      "load_tokens": 1_000.5, "in_flight": 1, "health": "healthy", "draining": false },
+                      "load_tokens": 1_000.5, "in_flight": 1, "health": "healthy", "health_reason": "started",
+                      "probes_failed": 0, "draining": false },
                 ],
             },
         ])
@@ -239,6 +249,17 @@ async fn status_shows_the_configuration_in_force() {
                 "client_keepalive": 75.0, "server_keepalive": 4.0,
             },
             "retry": { "max_attempts": 3, "base_delay_seconds": 0.001, "max_delay_seconds": 1.0 },
+            "health": {
+                "active": {
+                    "method": "GET", "path": "/health", "status": "200", "interval_seconds": 5.0,
+                    "timeout_seconds": 2.0, "failures": 3, "successes": 2, "headers": [],
+                },
+                "passive": {
+                    "failures": 3, "base_ejection_seconds": 5.0, "max_ejection_seconds": 60.0,
+                    "max_ejected_share": 0.5, "first_byte_limit_seconds": 120.0, "dead_stream_limit_seconds": 10.0,
+                },
+                "probation_max_in_flight": 4, "probation_successes": 3,
+            },
             "queue": { "max_requests": 1_000, "max_bytes": 1_073_741_824, "max_wait_seconds": 30.0 },
             "strip_request_headers": ["x-data-parallel-rank"],
             "access": serde_json::to_value(super::access::AccessStatus::of(&config().access)).unwrap(),

@@ -35,6 +35,7 @@ impl Draft {
             max_body_bytes: self.max_body_bytes,
             timeouts: self.timeouts,
             retry: self.retry,
+            health: self.health,
             queue: self.queue,
             strip_request_headers: self.strip,
             upstream_authorization: self.upstream_authorization,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 
 use super::address::{self, Endpoint};
+use super::health::{self, Health};
 use super::pingora::PingoraDraft;
 use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
@@ -27,6 +28,7 @@ pub(super) struct Draft {
     pub(super) max_body_bytes: usize,
     pub(super) timeouts: Timeouts,
     pub(super) retry: Retry,
+    pub(super) health: Health,
     pub(super) queue: QueueLimits,
     /// For servers without limits of their own.
     pub(super) server_limits: ServerLimits,
@@ -93,6 +95,7 @@ impl Draft {
             max_body_bytes: settings::DEFAULT_MAX_BODY_BYTES,
             timeouts: Timeouts::default(),
             retry: Retry::default(),
+            health: Health::default(),
             queue: QueueLimits::default(),
             server_limits: ServerLimits::default(),
             strip: settings::default_strip(),
@@ -123,6 +126,7 @@ impl Draft {
             });
             draft.timeouts = section.section("timeouts", settings::timeouts);
             draft.retry = section.section("retry", settings::retry);
+            draft.health = section.section("health", health::health);
             (draft.queue, draft.server_limits) = section.section("queue", settings::queue);
             draft.strip = section.section("headers", settings::strip);
             (draft.upstream_authorization, draft.upstream_tls) = section.section("upstream", |section| {
@@ -143,6 +147,7 @@ impl Draft {
         let names: &[&str] = if dynamic { &["short", "long"] } else { &["all"] };
         draft.groups = names.iter().map(|name| GroupDraft::named(name)).collect();
         draft.retry.base_delay = Duration::from_millis(1);
+        draft.health = Health::of_flags();
         draft
     }
 }

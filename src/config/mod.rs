@@ -15,6 +15,7 @@ mod check;
 mod draft;
 mod file;
 mod flags;
+mod health;
 mod nearest;
 mod pingora;
 mod policy;
@@ -41,6 +42,7 @@ use crate::tls::Watched;
 
 pub use file::{known_keys, load};
 pub use flags::{DEFAULT_GROUP_THRESHOLD, DEFAULT_MAX_REQUEST_TOKENS, Flags};
+pub use health::{ActiveChecks, ExpectedStatus, Health, PassiveChecks, Probation};
 pub use problem::{Problem, Refusal};
 pub use settings::DEFAULT_MAX_BODY_BYTES;
 pub use shutdown::Shutdown;
@@ -80,6 +82,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// How often and how fast a failed request is tried elsewhere.
     pub retry: Retry,
+    /// How servers are judged.
+    pub health: Health,
     /// How many requests may wait for a server, and for how long.
     pub queue: QueueLimits,
     /// Request headers that are not passed on to the servers.
@@ -144,8 +148,7 @@ impl Config {
     /// Whether a server is trusted because an authority of the system says so.
     #[must_use]
     pub fn uses_system_authorities(&self) -> bool {
-        let mut servers = self.groups.iter().flat_map(|group| &group.servers).filter_map(|server| server.tls.as_ref());
-        servers.any(|tls| tls.upstream.files().uses_system_authorities())
+        self.groups.iter().flat_map(|group| &group.servers).any(Server::uses_system_authorities)
     }
 }
 
@@ -154,6 +157,12 @@ impl Server {
     #[must_use]
     pub fn authority(&self) -> String {
         address::authority(&self.host, self.port)
+    }
+
+    /// Whether it is trusted because an authority of the system says so.
+    #[must_use]
+    pub fn uses_system_authorities(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.upstream.files().uses_system_authorities())
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 
 use super::access::AccessSummary;
-use super::{Config, Group, QueueLimits, ServerTls, Timeouts, TlsListen};
+use super::{Config, Group, Health, QueueLimits, ServerTls, Timeouts, TlsListen};
 use crate::balance::{Neighbours, Policy, Ties};
 
 /// Shows a configuration in words. No key's text is in it.
@@ -29,6 +29,7 @@ impl Display for Summary<'_> {
         let retry = &config.retry;
         let [base, max] = [retry.base_delay, retry.max_delay].map(humantime::format_duration);
         writeln!(out, "retry: max_attempts {}, base_delay {base}, max_delay {max}", retry.max_attempts)?;
+        health(out, &config.health)?;
         writeln!(out, "queue: {}", queue(&config.queue))?;
         writeln!(out, "headers: strip {}", list(&config.strip_request_headers))?;
         let key = if config.upstream_authorization.is_some() { "the configured key" } else { "the client's key" };
@@ -149,6 +150,41 @@ fn timeouts(limits: &Timeouts) -> String {
         ("server_keepalive", Some(server_keepalive)),
     ];
     list(&named.map(|(name, limit)| format!("{name} {}", or_none(limit))))
+}
+
+fn health(out: &mut fmt::Formatter<'_>, health: &Health) -> fmt::Result {
+    match &health.active {
+        None => writeln!(out, "health: no active checks")?,
+        Some(checks) => {
+            let [interval, timeout] = [checks.interval, checks.timeout].map(humantime::format_duration);
+            let names: Vec<_> = checks.headers.iter().map(|(name, _)| name).collect();
+            writeln!(
+                out,
+                "health: {} {} is to give {} every {interval}, timeout {timeout}, failures {}, successes {}, headers {}",
+                checks.method,
+                checks.path,
+                checks.expected,
+                checks.failures,
+                checks.successes,
+                list(&names)
+            )?;
+        }
+    }
+    match &health.passive {
+        None => writeln!(out, "health: no passive checks")?,
+        Some(checks) => {
+            let [base, max] = [checks.base_ejection, checks.max_ejection].map(humantime::format_duration);
+            let (first_byte, dead) = (or_none(checks.first_byte_limit), or_none(checks.dead_stream_limit));
+            writeln!(
+                out,
+                "health: {} faults in a row eject for {base} to {max}, max_ejected_share {}, first_byte_limit \
+                 {first_byte}, dead_stream_limit {dead}",
+                checks.failures, checks.max_ejected_share
+            )?;
+        }
+    }
+    let probation = &health.probation;
+    writeln!(out, "health: probation max_in_flight {}, successes {}", probation.max_in_flight, probation.successes)
 }
 
 fn or_none(limit: Option<Duration>) -> String {

@@ -16,7 +16,7 @@ use prometheus_client::registry::{Metric, Registry};
 use super::labels::{AttemptLabels, GroupLabels, ReasonLabels, RedirectLabels, VersionLabels};
 use super::queue::QueueMetrics;
 use super::usage::{Roster, ServerName};
-use super::{AttemptResult, Metrics, RetryReason, Series, since_1970};
+use super::{AttemptResult, HealthMetrics, Metrics, RetryReason, Series, since_1970};
 
 /// Upper bounds in seconds, from an error that is answered at once to a long prompt on a busy server.
 const SECONDS: [f64; 19] = [
@@ -65,6 +65,7 @@ impl Metrics {
             "Requests that were sent to another group than their length is for",
             Family::default(),
         );
+        let health = HealthMetrics::registered(&mut registry);
         let time_to_first_byte = registered(
             &mut registry,
             "tidegate_time_to_first_byte_seconds",
@@ -115,6 +116,7 @@ impl Metrics {
                 .map(|reason| retries.get_or_create_owned(&ReasonLabels { reason: reason.label() })),
             redirects,
             redirects_in_all: Counter::default(),
+            health,
             queue: QueueMetrics::new(&mut registry),
             request_bytes: registered(
                 &mut registry,

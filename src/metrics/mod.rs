@@ -13,6 +13,7 @@
 
 mod exposition;
 mod families;
+mod health;
 mod labels;
 mod process;
 mod queue;
@@ -32,6 +33,7 @@ use prometheus_client::registry::Registry;
 
 pub use exposition::Format;
 use families::SecondsByGroup;
+pub use health::HealthMetrics;
 use labels::{AttemptLabels, KeyLabels, KeyReasonLabels, ReasonLabels, RedirectLabels, RequestLabels, status_class};
 pub use labels::{AttemptResult, FinishedRequest, Outcome, QueueExit, RetryReason};
 use process::Process;
@@ -61,6 +63,7 @@ pub struct Metrics {
     retries: [Counter; RetryReason::ALL.len()],
     redirects: Family<RedirectLabels, Counter>,
     redirects_in_all: Counter,
+    health: HealthMetrics,
     queue: QueueMetrics,
     request_bytes: Counter,
     response_bytes: Counter,
@@ -163,6 +166,12 @@ impl Metrics {
             redirects.inc();
             self.redirects_in_all.inc();
         }
+    }
+
+    /// What is counted of the health of servers.
+    #[must_use]
+    pub fn health(&self) -> &HealthMetrics {
+        &self.health
     }
 
     /// Sums since the start.

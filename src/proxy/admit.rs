@@ -85,7 +85,12 @@ impl Proxy {
         let limits = &ctx.config().timeouts;
         let total_at = limits.total.map(|total| ctx.started + total);
         let silence = Silence::new(limits.first_byte, limits.response_idle, total_at, ctx.at_work.clone());
-        ctx.slot = Some(downstream::wrap(session, body, silence, Arc::clone(&self.drain)));
+        let silence = match &ctx.config().health.passive {
+            Some(checks) => silence.suspecting(Arc::clone(&ctx.watch), checks),
+            None => silence,
+        };
+        let (watch, drain) = (Arc::clone(&ctx.watch), Arc::clone(&self.drain));
+        ctx.slot = Some(downstream::wrap(session, body, silence, watch, drain));
         Ok(false)
     }
 

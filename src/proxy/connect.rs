@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderValue;
 use pingora::proxy::Session;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
@@ -12,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use super::Proxy;
 use super::context::RequestContext;
 use super::reject::Reject;
-use super::retry::is_timeout;
+use super::retry::{has_attempts_left, is_timeout};
 use crate::balance::{Lease, Placement, Unavailable};
 use crate::config::Retry;
 use crate::queue::Full;
@@ -40,16 +41,40 @@ impl Proxy {
                 .cloned()
                 .ok_or_else(|| Error::explain(ErrorType::InternalError, "the chosen server is not known"))?,
         };
+        ctx.failover = self.failover(ctx, &lease);
         self.note_choice(ctx, &lease, &server);
         ctx.group = Some(lease.group());
         ctx.lease = Some(lease);
         ctx.server = Some(Arc::clone(&server));
+        ctx.watch.attempt(Arc::clone(&server), has_attempts_left(ctx));
 
         let timeouts = &ctx.in_force.clone().config.timeouts;
         match server.address(timeouts.connect).await {
             Ok(address) => Ok(Box::new(server.peer(address, timeouts))),
-            Err(error) => Err(self.attempt_failed(session, ctx, error)),
+            Err(error) => {
+                self.judge_failure(session, ctx, &error, false);
+                Err(self.attempt_failed(session, ctx, error))
+            }
         }
+    }
+
+    /// The name of the group that serves because no server of the own one can be tried.
+    fn failover(&self, ctx: &RequestContext, lease: &Lease) -> Option<HeaderValue> {
+        let name = |group: usize| ctx.config().groups.get(group).map(|group| group.name.as_str());
+        let is_own_group_out = || {
+            let mut groups = ctx.in_force.groups();
+            let own = groups.nth(lease.standard_group());
+            own.is_some_and(|mut servers| !servers.any(|server| server.standing().is_live()))
+        };
+        match lease.placement() {
+            Placement::Standard => return None,
+            // To the policy a group without a live server is one with endless load.
+            Placement::Redirected if !is_own_group_out() => return None,
+            Placement::Redirected | Placement::Failover => {}
+        }
+        let (from, to) = (name(lease.standard_group())?, name(lease.group())?);
+        self.metrics.health().failed_over(from, to);
+        HeaderValue::from_str(to).ok()
     }
 
     /// A place on a server: at once, or when it is this request's turn.
@@ -94,7 +119,7 @@ impl Proxy {
 
     fn note_choice(&self, ctx: &RequestContext, lease: &Lease, server: &Server) {
         // Where a retry ends up is no decision of the policy.
-        if ctx.attempts == 1 && lease.placement() == Placement::Redirected {
+        if ctx.attempts == 1 && lease.placement() == Placement::Redirected && ctx.failover.is_none() {
             self.metrics.redirected(lease.standard_group(), lease.group());
         }
         log::debug!(

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::downstream::Slot;
 use super::reject::Reject;
 use super::silence::AtWork;
+use super::watch::Watch;
 use crate::access::Admission;
 use crate::balance::{Lease, Tried};
 use crate::config::Config;
@@ -55,8 +56,12 @@ pub struct RequestContext {
     pub(super) reject: Option<Reject>,
     /// The final response status. Set by `response` and `finish`.
     pub(super) status: Option<u16>,
-    /// When the first byte of the response body was passed on. Set by `response`.
-    pub(super) first_byte_at: Option<Instant>,
+    /// The status that sent the last attempt elsewhere. Set by `response`.
+    pub(super) refused_status: Option<u16>,
+    /// The group that serves in place of the own one. Set by `connect`.
+    pub(super) failover: Option<HeaderValue>,
+    /// The present attempt, for those who relay it. Told by `connect`.
+    pub(super) watch: Arc<Watch>,
     /// Bytes of the response body passed on. Counted by `response`.
     pub(super) response_bytes: u64,
 }
@@ -74,7 +79,7 @@ impl std::fmt::Debug for RequestContext {
 }
 
 impl RequestContext {
-    pub(super) fn new(in_force: Arc<InForce>) -> Self {
+    pub(super) fn new(in_force: Arc<InForce>, watch: Watch) -> Self {
         Self {
             in_force,
             started: Instant::now(),
@@ -94,7 +99,9 @@ impl RequestContext {
             retry_reason: None,
             reject: None,
             status: None,
-            first_byte_at: None,
+            refused_status: None,
+            failover: None,
+            watch: Arc::new(watch),
             response_bytes: 0,
         }
     }
@@ -127,7 +134,7 @@ impl RequestContext {
                 }
                 TLSHandshakeFailure | InvalidCert => AttemptResult::ConnectFailed,
                 etype if super::retry::is_timeout(etype) => AttemptResult::TimedOut,
-                etype if *etype == super::retry::RETRYABLE_STATUS => AttemptResult::Refused5xx,
+                etype if super::retry::is_refusal(etype) => AttemptResult::Refused5xx,
                 _ => AttemptResult::Broken,
             },
         }

@@ -35,16 +35,19 @@ use pingora::protocols::http::{HttpTask, ServerSession};
 use pingora::protocols::{Digest, l4::socket::SocketAddr};
 use pingora::proxy::Session;
 use pingora::{Error, ErrorType, Result};
+use tokio::time::Instant;
 
+use super::answer::{Answer, Piece};
 use super::presence::Presence;
 use super::silence::Silence;
+use super::watch::Watch;
 use crate::drain::Drain;
 
 /// Where the real session comes back to.
 pub(super) type Slot = Arc<Mutex<Option<Box<ServerSession>>>>;
 
 /// Puts the wrapper in place of the session whose body was read.
-pub(super) fn wrap(session: &mut Session, body: Bytes, silence: Silence, drain: Arc<Drain>) -> Slot {
+pub(super) fn wrap(session: &mut Session, body: Bytes, silence: Silence, watch: Arc<Watch>, drain: Arc<Drain>) -> Slot {
     let slot = Slot::default();
     let real = std::mem::replace(&mut session.downstream_session, placeholder());
     let is_http1 = real.as_http1().is_some();
@@ -55,6 +58,8 @@ pub(super) fn wrap(session: &mut Session, body: Bytes, silence: Silence, drain: 
         slot: Arc::clone(&slot),
         body,
         held: None,
+        unclear: Vec::new(),
+        answer: Answer::new(watch),
         has_length: false,
         presence,
         silence,
@@ -86,6 +91,9 @@ struct ClientSession {
     body: Bytes,
     /// A final response header that waits for the first byte of its body.
     held: Option<Box<ResponseHeader>>,
+    /// Pieces behind it of which it is not yet known what they mean.
+    unclear: Vec<HttpTask>,
+    answer: Answer,
     /// Whether the response that is being relayed has a `Content-Length`.
     has_length: bool,
     presence: Presence,
@@ -110,25 +118,60 @@ impl ClientSession {
         self.real.as_deref_mut().expect(TAKEN_BY_DROP)
     }
 
-    /// Sorts what came from the server into what goes to the client now; an error behind it is handed out apart.
-    fn release(&mut self, tasks: Vec<HttpTask>) -> (Vec<HttpTask>, Option<Box<Error>>) {
-        let mut outgoing = Vec::with_capacity(tasks.len() + 1);
+    /// Sorts what came from the server into what goes to the client now.
+    fn release(&mut self, tasks: Vec<HttpTask>) -> Released {
+        let mut released = Released { outgoing: Vec::with_capacity(tasks.len() + 1), is_life: false, error: None };
         for task in tasks {
             match task {
                 HttpTask::Header(header, false) if !header.status.is_informational() => {
                     self.has_length = header.headers.contains_key(CONTENT_LENGTH);
+                    if self.answer.header(&header) {
+                        self.silence.stream_opened();
+                    }
+                    self.unclear.clear();
                     self.held = Some(header);
                 }
                 HttpTask::Body(data, false) if data.as_ref().is_none_or(Bytes::is_empty) => {}
-                HttpTask::Failed(error) => return (outgoing, Some(error)),
-                HttpTask::Header(..) => outgoing.push(task),
-                _ => {
-                    outgoing.extend(self.held.take().map(|header| HttpTask::Header(header, false)));
-                    outgoing.push(task);
+                HttpTask::Failed(error) => return Released { error: Some(error), ..released },
+                HttpTask::Header(header, is_end) => {
+                    if is_end {
+                        self.answer.header(&header);
+                        self.answer.begun();
+                    }
+                    released.is_life = true;
+                    released.outgoing.push(HttpTask::Header(header, is_end));
                 }
+                _ => match self.meaning(&task) {
+                    Ok(Piece::Unclear) => self.unclear.push(task),
+                    Ok(piece) => {
+                        released.is_life |= piece == Piece::Life;
+                        released.outgoing.extend(self.held.take().map(|header| HttpTask::Header(header, false)));
+                        released.outgoing.append(&mut self.unclear);
+                        released.outgoing.push(task);
+                    }
+                    Err(error) => {
+                        self.unclear.clear();
+                        released.error = Some(error);
+                        return released;
+                    }
+                },
             }
         }
-        (outgoing, None)
+        released
+    }
+
+    /// What a piece of the answer behind its header means.
+    fn meaning(&mut self, task: &HttpTask) -> Result<Piece> {
+        match task {
+            HttpTask::Body(Some(data), is_end) if !data.is_empty() => {
+                self.answer.piece(data, *is_end, self.held.is_some())
+            }
+            // The end, with or without trailers: also of an answer without a body.
+            _ => {
+                self.answer.begun();
+                Ok(Piece::Life)
+            }
+        }
     }
 
     /// The response's header is about to be written: if the process is on its way out, it says that the connection ends.
@@ -156,6 +199,15 @@ impl ClientSession {
     }
 }
 
+/// What goes to the client now.
+struct Released {
+    outgoing: Vec<HttpTask>,
+    /// Whether it shows that the server works.
+    is_life: bool,
+    /// What came behind it.
+    error: Option<Box<Error>>,
+}
+
 /// Not an error: everything before it has been written.
 const FLUSHED: ErrorType = ErrorType::Custom("Flushed");
 
@@ -172,6 +224,7 @@ impl CustomSession for ClientSession {
     /// A new attempt begins: what an earlier one held back is void.
     fn enable_retry_buffering(&mut self) {
         self.held = None;
+        self.unclear.clear();
         self.silence.begin_attempt();
     }
 
@@ -207,13 +260,16 @@ impl CustomSession for ClientSession {
     }
 
     async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
-        let (outgoing, error) = self.release(tasks);
+        let Released { outgoing, is_life, error } = self.release(tasks);
         let mut done = false;
         if !outgoing.is_empty() {
-            self.silence.heard();
+            if is_life {
+                self.silence.heard();
+            }
+            let began = Instant::now();
             done = self.pass_on(outgoing).await?;
             // Time spent on a slow client is not the server's silence.
-            self.silence.heard();
+            self.silence.forgive(began.elapsed());
         }
         match error {
             Some(error) => Err(error),

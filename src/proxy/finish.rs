@@ -6,7 +6,7 @@ use pingora::{Error, ErrorSource, ErrorType};
 use super::context::RequestContext;
 use super::retry::{has_answer_begun, reject_for};
 use super::{Proxy, downstream};
-use crate::metrics::FinishedRequest;
+use crate::metrics::{AttemptResult, FinishedRequest};
 
 impl Proxy {
     /// All attempts are spent, or the client has gone: answers if someone is there to hear it.
@@ -42,7 +42,11 @@ impl Proxy {
             downstream::unwrap(session, slot);
         }
         if let Some(lease) = ctx.lease.take() {
-            self.metrics.attempt_ended(lease.server(), RequestContext::attempt_result(error));
+            let result = RequestContext::attempt_result(error);
+            self.metrics.attempt_ended(lease.server(), result);
+            if result == AttemptResult::Answered {
+                ctx.watch.answered(ctx.status);
+            }
         }
         if let Some(reject) = ctx.reject {
             self.metrics.rejected(reject.reason());
@@ -52,7 +56,7 @@ impl Proxy {
             outcome: ctx.outcome(error),
             status: ctx.status,
             group: ctx.group,
-            time_to_first_byte: ctx.first_byte_at.map(|at| at - ctx.started),
+            time_to_first_byte: ctx.watch.first_byte_at().map(|at| at - ctx.started),
             duration: ctx.started.elapsed(),
             request_bytes: ctx.request_bytes,
             response_bytes: ctx.response_bytes,

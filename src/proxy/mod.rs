@@ -12,10 +12,12 @@
 //! ```
 
 mod admit;
+mod answer;
 mod connect;
 mod connection;
 mod context;
 mod downstream;
+mod events;
 mod finish;
 mod framing;
 mod guard;
@@ -27,6 +29,7 @@ mod request;
 mod response;
 mod retry;
 mod silence;
+mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -41,13 +44,13 @@ use pingora::modules::http::HttpModules;
 use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, Result};
-use tokio::time::Instant;
 
 pub use connection::ClientConnections;
 pub use context::RequestContext;
 pub use reject::ERROR_HEADER;
 
 use crate::drain::Drain;
+use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::upstream::Live;
 
@@ -55,6 +58,7 @@ use crate::upstream::Live;
 pub struct Proxy {
     live: Arc<Live>,
     metrics: Arc<Metrics>,
+    health: Arc<Health>,
     drain: Arc<Drain>,
     /// Connections for requests that Tidegate makes itself.
     connector: models::Connector,
@@ -67,12 +71,12 @@ impl std::fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    /// A proxy for the servers that are in force.
+    /// A proxy for the servers that are in force, which are judged by what it meets.
     #[must_use]
-    pub fn new(live: Arc<Live>, drain: Arc<Drain>) -> Self {
+    pub fn new(live: Arc<Live>, health: Arc<Health>, drain: Arc<Drain>) -> Self {
         let metrics = Arc::clone(live.metrics());
         let connector = models::connector(live.get().config.uses_system_authorities());
-        Self { live, metrics, drain, connector }
+        Self { live, metrics, health, drain, connector }
     }
 }
 
@@ -82,7 +86,8 @@ impl ProxyHttp for Proxy {
 
     fn new_ctx(&self) -> RequestContext {
         connection::header_has_come();
-        RequestContext { running: Some(self.drain.request()), ..RequestContext::new(self.live.get()) }
+        let watch = watch::Watch::new(Arc::clone(&self.health));
+        RequestContext { running: Some(self.drain.request()), ..RequestContext::new(self.live.get(), watch) }
     }
 
     /// None: nothing is compressed or otherwise changed on its way.
@@ -141,7 +146,6 @@ impl ProxyHttp for Proxy {
         ctx: &mut RequestContext,
     ) -> Result<Option<Duration>> {
         if let Some(piece) = body.as_ref().filter(|piece| !piece.is_empty()) {
-            ctx.first_byte_at.get_or_insert_with(Instant::now);
             ctx.response_bytes += piece.len() as u64;
         }
         Ok(None)
@@ -153,9 +157,9 @@ impl ProxyHttp for Proxy {
         session: &mut Session,
         error: Box<Error>,
         ctx: &mut RequestContext,
-        _client_reused: bool,
+        client_reused: bool,
     ) -> Box<Error> {
-        self.exchange_failed(session, ctx, error.more_context(format!("server {peer}")))
+        self.exchange_failed(session, ctx, error.more_context(format!("server {peer}")), client_reused)
     }
 
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut RequestContext) -> FailToProxy {

@@ -11,6 +11,9 @@ use super::guard;
 use super::request::REQUEST_ID;
 use super::retry::{BAD_RESPONSE, RETRYABLE_STATUS, has_attempts_left};
 
+/// Names the group that serves in place of the one that the prompt is for.
+const FAILOVER: HeaderName = HeaderName::from_static("x-tidegate-failover");
+
 /// The server's header is here, and nothing of it has gone out: the last moment to try elsewhere.
 pub(super) fn judge(response: &ResponseHeader, ctx: &mut RequestContext) -> Result<()> {
     // Nobody asked to switch protocols.
@@ -18,6 +21,7 @@ pub(super) fn judge(response: &ResponseHeader, ctx: &mut RequestContext) -> Resu
         return Error::err_up(BAD_RESPONSE);
     }
     if is_retryable(response.status) && has_attempts_left(ctx) {
+        ctx.refused_status = Some(response.status.as_u16());
         return Error::err_up(RETRYABLE_STATUS);
     }
     if !response.status.is_informational() {
@@ -37,6 +41,9 @@ pub(super) fn prepare(session: &Session, response: &mut ResponseHeader, ctx: &Re
         && !response.headers.contains_key(REQUEST_ID)
     {
         response.insert_header(REQUEST_ID, request_id)?;
+    }
+    if let Some(group) = &ctx.failover {
+        response.insert_header(FAILOVER, group)?;
     }
     guard::share(session.req_header(), response, ctx)?;
     rewrite_location(session, response, ctx)

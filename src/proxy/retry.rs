@@ -9,9 +9,12 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
 
 use super::Proxy;
+use super::answer::{LEAVING, STREAM_ERROR};
 use super::context::RequestContext;
 use super::reject::Reject;
-use super::silence::{FIRST_BYTE_TIMEOUT, RESPONSE_IDLE_TIMEOUT, TOTAL_TIMEOUT};
+use super::silence::{FIRST_BYTE_TIMEOUT, RESPONSE_IDLE_TIMEOUT, SERVER_GONE, TOTAL_TIMEOUT};
+use super::watch::of_status;
+use crate::health::{Fault, Signal, is_our_own};
 use crate::metrics::{AttemptResult, RetryReason};
 
 /// The server answered with a status that is better tried elsewhere.
@@ -22,6 +25,11 @@ pub(super) const BAD_RESPONSE: ErrorType = ErrorType::Custom("BadResponse");
 
 pub(super) fn is_timeout(etype: &ErrorType) -> bool {
     [FIRST_BYTE_TIMEOUT, RESPONSE_IDLE_TIMEOUT, TOTAL_TIMEOUT].contains(etype)
+}
+
+/// Whether the server's answer sends the request elsewhere.
+pub(super) fn is_refusal(etype: &ErrorType) -> bool {
+    [RETRYABLE_STATUS, LEAVING, STREAM_ERROR].contains(etype)
 }
 
 impl Proxy {
@@ -37,7 +45,9 @@ impl Proxy {
             server.address_failed(peer._address.as_inet());
             server.note_tls_failure(&error);
         }
-        self.attempt_failed(session, ctx, error.into_up())
+        let error = error.into_up();
+        self.judge_failure(session, ctx, &error, false);
+        self.attempt_failed(session, ctx, error)
     }
 
     /// A connection was there, and the exchange on it failed.
@@ -46,16 +56,42 @@ impl Proxy {
         session: &mut Session,
         ctx: &mut RequestContext,
         mut error: Box<Error>,
+        is_reused: bool,
     ) -> Box<Error> {
-        // The time limits are watched where the client is: Pingora takes them for the client's fault.
-        if is_timeout(error.etype()) {
+        // These are found where the client is: Pingora takes them for the client's fault.
+        if is_timeout(error.etype()) || is_refusal(error.etype()) || *error.etype() == SERVER_GONE {
             error.as_up();
         }
         // A server that wants another certificate says so only when the handshake is over.
         if let Some(server) = &ctx.server {
             server.note_tls_failure(&error);
         }
+        self.judge_failure(session, ctx, &error, is_reused);
         self.attempt_failed(session, ctx, error)
+    }
+
+    /// Tells health what a failed attempt says of the server.
+    pub(super) fn judge_failure(&self, session: &Session, ctx: &RequestContext, error: &Error, is_reused: bool) {
+        if is_our_own(error) {
+            return;
+        }
+        let fault = match RequestContext::attempt_result(Some(error)) {
+            AttemptResult::ConnectFailed => Fault::Connect,
+            AttemptResult::Refused5xx if *error.etype() == RETRYABLE_STATUS => {
+                ctx.watch.speaks_against(of_status(ctx.refused_status), "");
+                return;
+            }
+            AttemptResult::TimedOut if *error.etype() == FIRST_BYTE_TIMEOUT => Fault::FirstByte,
+            AttemptResult::TimedOut if *error.etype() == RESPONSE_IDLE_TIMEOUT => Fault::Stream,
+            AttemptResult::Broken if *error.esource() != ErrorSource::Upstream || *error.etype() == BAD_RESPONSE => {
+                return;
+            }
+            AttemptResult::Broken if has_answer_begun(session) => Fault::Stream,
+            // A kept connection may have been closed in order just when it was used.
+            AttemptResult::Broken if !is_reused => Fault::Reset,
+            _ => return,
+        };
+        ctx.watch.speaks_against(Signal::Fault(fault), error.etype().as_str());
     }
 
     /// Ends an attempt: gives its load back, and decides whether there is another one.

@@ -8,12 +8,19 @@ use std::time::Duration;
 use pingora::ErrorType;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::watch::Watch;
+use crate::config::PassiveChecks;
+use crate::health::{Fault, Signal};
+
 /// The server did not send the first byte of its answer in time.
 pub(super) const FIRST_BYTE_TIMEOUT: ErrorType = ErrorType::Custom("FirstByteTimeout");
 /// The server paused for too long in the middle of its answer.
 pub(super) const RESPONSE_IDLE_TIMEOUT: ErrorType = ErrorType::Custom("ResponseIdleTimeout");
 /// The request as a whole took too long.
 pub(super) const TOTAL_TIMEOUT: ErrorType = ErrorType::Custom("TotalTimeout");
+
+/// The server accepts no connections any more, and this one is silent.
+pub(super) const SERVER_GONE: ErrorType = ErrorType::Custom("ServerGone");
 
 /// Whether a server is at work on a request: between two attempts no server can be silent. Shared by the request's
 /// context, which knows when an attempt ends, and the session that watches the limits.
@@ -47,6 +54,19 @@ pub(super) struct Silence {
     at_work: AtWork,
     has_begun: bool,
     timer: Option<Pin<Box<Sleep>>>,
+    suspicion: Option<Suspicion>,
+}
+
+/// What is concluded from silence before a limit ends the request.
+#[derive(Debug)]
+struct Suspicion {
+    watch: Arc<Watch>,
+    /// A stream that has not begun after so long speaks against the server.
+    overdue: Option<Duration>,
+    /// After so long it is looked whether the server is gone.
+    gone: Option<Duration>,
+    is_stream: bool,
+    looked_at: Option<Instant>,
 }
 
 impl Silence {
@@ -57,7 +77,27 @@ impl Silence {
         total_at: Option<Instant>,
         at_work: AtWork,
     ) -> Self {
-        Self { first_byte, between, total_at, last: Instant::now(), at_work, has_begun: false, timer: None }
+        let last = Instant::now();
+        Self { first_byte, between, total_at, last, at_work, has_begun: false, timer: None, suspicion: None }
+    }
+
+    /// Also draws conclusions from silence.
+    pub(super) fn suspecting(mut self, watch: Arc<Watch>, checks: &PassiveChecks) -> Self {
+        let (overdue, gone) = (checks.first_byte_limit, checks.dead_stream_limit);
+        self.suspicion = Some(Suspicion { watch, overdue, gone, is_stream: false, looked_at: None });
+        self
+    }
+
+    /// The header of an event stream has come: its events are due.
+    pub(super) fn stream_opened(&mut self) {
+        if let Some(suspicion) = &mut self.suspicion {
+            suspicion.is_stream = true;
+        }
+    }
+
+    /// Time that was not the server's.
+    pub(super) fn forgive(&mut self, time: Duration) {
+        self.last += time;
     }
 
     /// The request has just been given to a server.
@@ -65,6 +105,9 @@ impl Silence {
         self.last = Instant::now();
         self.at_work.begin();
         self.has_begun = false;
+        if let Some(suspicion) = &mut self.suspicion {
+            (suspicion.is_stream, suspicion.looked_at) = (false, None);
+        }
     }
 
     /// The server sent a piece of its answer.
@@ -92,7 +135,10 @@ impl Silence {
     /// Resolves when a limit has passed. Cancel safe; pends for ever when there is no limit.
     pub(super) async fn exceeded(&mut self) -> ErrorType {
         loop {
-            let Some((at, error)) = self.limit() else {
+            let limit = self.limit();
+            let suspicion = self.suspicion.as_ref().filter(|_| self.at_work.is_set());
+            let doubt_at = suspicion.and_then(|suspicion| suspicion.next(self.last, self.has_begun));
+            let Some(at) = limit.iter().map(|(at, _)| *at).chain(doubt_at).min() else {
                 return std::future::pending().await;
             };
             let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
@@ -101,11 +147,41 @@ impl Silence {
                 timer.as_mut().reset(at);
             }
             timer.as_mut().await;
-            if Instant::now() >= at {
+            let now = Instant::now();
+            timer.as_mut().reset(at);
+            if let Some((_, error)) = limit.filter(|(at, _)| now >= *at) {
                 return error;
             }
-            timer.as_mut().reset(at);
+            if let Some(suspicion) = &mut self.suspicion
+                && doubt_at.is_some_and(|at| now >= at)
+                && suspicion.look(self.last, self.has_begun, now)
+            {
+                return SERVER_GONE;
+            }
         }
+    }
+}
+
+impl Suspicion {
+    /// When to look again.
+    fn next(&self, last: Instant, has_begun: bool) -> Option<Instant> {
+        let is_due = |at: &Instant| self.looked_at.is_none_or(|looked_at| *at > looked_at);
+        let overdue = self.overdue.filter(|_| self.is_stream && !has_begun).map(|limit| last + limit);
+        let gone = self.gone.map(|limit| self.looked_at.map_or(last, |looked_at| looked_at.max(last)) + limit);
+        overdue.filter(is_due).into_iter().chain(gone).min()
+    }
+
+    /// Looks at a silence; true when the server is gone.
+    fn look(&mut self, last: Instant, has_begun: bool, now: Instant) -> bool {
+        let is_overdue = |limit| {
+            let at = last + limit;
+            at <= now && self.looked_at.is_none_or(|looked_at| looked_at < at)
+        };
+        if self.is_stream && !has_begun && self.overdue.is_some_and(is_overdue) {
+            self.watch.speaks_against(Signal::Fault(Fault::FirstByte), "a stream has not begun in time");
+        }
+        self.looked_at = Some(now);
+        self.gone.is_some_and(|limit| last + limit <= now) && self.watch.is_server_gone()
     }
 }
 

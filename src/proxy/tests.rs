@@ -88,6 +88,7 @@ fn config(server: SocketAddr) -> Config {
             client_keepalive: second,
             server_keepalive: second,
         },
+        health: crate::config::Health::default(),
         retry: Retry { max_attempts: 1, base_delay: second, max_delay: second },
         queue: QueueLimits::default(),
         strip_request_headers: Vec::new(),
@@ -103,7 +104,8 @@ async fn a_panic_in_a_filter_ends_one_request_and_gives_its_load_back() {
     let backend = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let live = Arc::new(Live::new(config(backend.local_addr().unwrap())).unwrap());
     let balancer = Arc::clone(live.balancer());
-    let proxy = Proxy::new(live, Arc::default());
+    let health = Arc::new(crate::health::Health::new(Arc::clone(&live)));
+    let proxy = Proxy::new(live, health, Arc::default());
     let proxy = Arc::new(http_proxy(&Arc::new(ServerConf::default()), Panicking(proxy)));
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

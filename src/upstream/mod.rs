@@ -161,6 +161,8 @@ impl Live {
     pub fn apply(&self, config: Config) -> Result<Arc<InForce>, ApplyError> {
         let _one_at_a_time = self.changing.lock();
         let old = self.get();
+        let joining = Verdict::Probation { max_in_flight: config.health.probation.max_in_flight };
+        let joining = Standing { verdict: joining, ..Standing::default() };
         let mut servers = old.servers.clone();
         let mut groups: Vec<Vec<usize>> = Vec::new();
         let mut reserved = Vec::new();
@@ -172,7 +174,7 @@ impl Live {
                     Some(known) => Arc::new(known.reconfigured(server.clone())?),
                     None => {
                         let number = self.balancer.add_server(Admission::closed(), &reserved);
-                        Arc::new(Server::new(number, server.clone())?)
+                        Arc::new(Server::joining(number, server.clone(), joining)?)
                     }
                 };
                 let number = server.number();

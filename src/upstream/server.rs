@@ -1,6 +1,7 @@
 //! A server: its address, how connections to it are made, and how it stands.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -13,6 +14,7 @@ use tokio::time::Instant;
 use super::tls_failure::{self, LastFailure};
 use crate::balance::{Admission, Load};
 use crate::config;
+use crate::health::{Cause, Phase, Record};
 
 /// A name's addresses are looked up again after this long.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(30);
@@ -37,6 +39,8 @@ pub struct Server {
     literal: Option<SocketAddr>,
     resolved: Mutex<Resolved>,
     standing: Mutex<Standing>,
+    /// What is known of its health; shared by all that this server is reconfigured to.
+    health: Arc<Mutex<Record>>,
     tls_failure: Mutex<LastFailure>,
 }
 
@@ -86,6 +90,7 @@ impl Server {
         let host_header = HeaderValue::try_from(config.authority())
             .map_err(|error| Error::because(ErrorType::InternalError, "server host", error))?;
         let literal = config.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, config.port));
+        let health = Arc::new(Mutex::new(Record::new(Phase::Healthy, Cause::Started, std::time::Instant::now())));
         Ok(Self {
             number,
             config,
@@ -93,8 +98,20 @@ impl Server {
             literal,
             resolved: Mutex::default(),
             standing: Mutex::default(),
+            health,
             tls_failure: Mutex::default(),
         })
+    }
+
+    /// A server that has joined while others run: it gets few requests until it has proved itself.
+    ///
+    /// # Errors
+    /// When the host is no legal header value.
+    pub fn joining(number: usize, config: config::Server, standing: Standing) -> Result<Self> {
+        let mut server = Self::new(number, config)?;
+        server.standing = Mutex::new(standing);
+        server.health = Arc::new(Mutex::new(Record::new(Phase::Probation, Cause::Joined, std::time::Instant::now())));
+        Ok(server)
     }
 
     /// Whether it is reached over TLS.
@@ -117,7 +134,14 @@ impl Server {
     pub fn reconfigured(&self, config: config::Server) -> Result<Self> {
         let mut server = Self::new(self.number, config)?;
         server.standing = Mutex::new(self.standing());
+        server.health = Arc::clone(&self.health);
         Ok(server)
+    }
+
+    /// What is known of its health; only [`Health`](crate::health::Health) changes it.
+    #[must_use]
+    pub fn health(&self) -> &Mutex<Record> {
+        &self.health
     }
 
     /// Its number in the balancer.
@@ -179,7 +203,7 @@ impl Server {
         self.config.authorization.as_ref()
     }
 
-    /// The address to connect to now. Names are resolved at most every 30 seconds; while that fails the last
+    /// The address to connect to now. Names are resolved at most every `LOOK_UP_EVERY`; while that fails the last
     /// good answer holds.
     ///
     /// # Errors

@@ -30,6 +30,7 @@ fn config(groups: &[(&str, &[u16])]) -> Config {
         ties: Ties::First,
         max_body_bytes: 1 << 20,
         timeouts: Timeouts::default(),
+        health: crate::config::Health::default(),
         retry: Retry::default(),
         queue: QueueLimits::default(),
         strip_request_headers: Vec::new(),
@@ -82,6 +83,17 @@ fn a_drained_server_stays_drained_through_a_change() {
     let lease = live.balancer().acquire(&SHORT, &Tried::default()).unwrap();
     assert_eq!(lease.placement(), Placement::Redirected, "a group without a live server attracts nobody");
     assert_ne!(lease.server(), number_of(&live, 1));
+}
+
+#[test]
+fn a_server_that_joins_is_on_probation_and_one_that_was_there_is_not() {
+    let live = Live::new(config(&[("short", &[1]), ("long", &[2])])).unwrap();
+    let in_force = live.apply(config(&[("short", &[1, 3]), ("long", &[2])])).unwrap();
+    let verdict = |port| in_force.server(number_of(&live, port)).unwrap().standing().verdict;
+    assert_eq!((verdict(1), verdict(2)), (Verdict::Healthy, Verdict::Healthy));
+    assert_eq!(verdict(3), Verdict::Probation { max_in_flight: 4 });
+    let admission = live.balancer().snapshot().admissions[number_of(&live, 3)];
+    assert_eq!(admission.max_in_flight, Some(4), "the balancer knows");
 }
 
 #[test]

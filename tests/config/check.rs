@@ -50,6 +50,10 @@ timeouts:
   client_keepalive: 6s
   server_keepalive: 500ms
 retry: {max_attempts: 5, base_delay: 0s, max_delay: 1s}
+health:
+  active: {path: /ping, method: POST, status: below_500, interval: 1s, timeout: 500ms, failures: 2, successes: 1, headers: ['x-key: sk-probe']}
+  passive: {failures: 4, base_ejection: 2s, max_ejection: 9s, max_ejected_share: 0.25, first_byte_limit: none, dead_stream_limit: 3s}
+  probation: {max_in_flight: 2, successes: 5}
 headers: {strip: []}
 upstream: {api_key: sk-upstream}
 access:
@@ -84,6 +88,9 @@ max_concurrent_per_client 9
 timeouts: connect 1s, request_header 2s, request_body_idle 3s, request_body 4s, first_byte 5s, response_idle none, \
 client_write none, total 1h, client_keepalive 6s, server_keepalive 500ms
 retry: max_attempts 5, base_delay 0s, max_delay 1s
+health: POST /ping is to give below_500 every 1s, timeout 500ms, failures 2, successes 1, headers x-key
+health: 4 faults in a row eject for 2s to 9s, max_ejected_share 0.25, first_byte_limit none, dead_stream_limit 3s
+health: probation max_in_flight 2, successes 5
 queue: max_requests 1000, max_size 1.0 GiB, max_wait 30s
 headers: strip none
 upstream: the configured key is sent to servers without a key of their own

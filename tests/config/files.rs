@@ -66,10 +66,10 @@ FILE:4: groups[0].up_to_token: unknown key, did you mean up_to_tokens?"
 FILE:9: timeouts.conect: unknown key, did you mean connect?"
     );
     assert_eq!(
-        problems_of(format!("{GOOD}health: {{}}\n")),
+        problems_of(format!("{GOOD}weather: {{}}\n")),
         "\
-FILE:9: health: unknown key, expected one of: listen, tls, admin, groups, policy, limits, timeouts, retry, queue, \
-headers, upstream, access, forwarded, cors, shutdown, pingora"
+FILE:9: weather: unknown key, expected one of: listen, tls, admin, groups, policy, limits, timeouts, retry, health, \
+queue, headers, upstream, access, forwarded, cors, shutdown, pingora"
     );
 }
 

@@ -97,7 +97,7 @@ async fn every_size_framing_and_rhythm_arrives_whole() {
 #[tokio::test]
 async fn every_size_framing_and_rhythm_arrives_whole_when_the_first_server_refuses() {
     let well = Backend::start(lengths()).await;
-    let tidegate = Tidegate::start(&Setup::one_group([closed_address(), well.address()])).await;
+    let tidegate = Tidegate::start(&Setup::one_group([closed_address(), well.address()]).without_health()).await;
     for size in SIZES {
         arrives_whole(&tidegate, &well, None, size).await;
     }
@@ -110,7 +110,7 @@ async fn every_size_framing_and_rhythm_arrives_whole_when_the_first_server_refus
 async fn every_size_framing_and_rhythm_arrives_whole_when_the_first_server_closes() {
     let first = Backend::start(async |_conn| {}).await;
     let well = Backend::start(lengths()).await;
-    let tidegate = Tidegate::start(&Setup::one_group([&first, &well])).await;
+    let tidegate = Tidegate::start(&Setup::one_group([&first, &well]).without_health()).await;
     for size in SIZES {
         arrives_whole(&tidegate, &well, None, size).await;
     }
@@ -123,7 +123,7 @@ async fn every_size_framing_and_rhythm_arrives_whole_when_the_first_server_close
 async fn every_size_framing_and_rhythm_arrives_whole_when_the_first_server_answers_503() {
     let first = Backend::start(reply(json_response(503, "{}"))).await;
     let well = Backend::start(lengths()).await;
-    let tidegate = Tidegate::start(&Setup::one_group([&first, &well])).await;
+    let tidegate = Tidegate::start(&Setup::one_group([&first, &well]).without_health()).await;
     for size in SIZES {
         arrives_whole(&tidegate, &well, Some(&first), size).await;
     }

@@ -18,9 +18,11 @@ mod chaos; // everything at once
 mod corners; // early and interim answers, bytes at odd moments
 mod counted; // what the metrics say of requests
 mod edges; // what browsers and servers are told: CORS, forwarded headers
+mod engine; // what real servers do when their engine hangs, dies or shuts down
 mod estimate; // how much a request counts
 mod harness; // the support module itself, without Tidegate
 mod headers; // header fields in both directions, and the framing of responses
+mod health; // which servers are taken out of service, and how they come back
 mod layering; // which part of the source may know which
 mod limits; // time limits and slow clients
 mod memory; // memory in use

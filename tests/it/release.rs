@@ -153,17 +153,20 @@ async fn a_client_that_leaves_at_the_very_end_is_counted_once() {
     // Each client's time begins when the server has its request: one that left before was not counted at all.
     let arrived: Arc<Vec<Notify>> = Arc::new((0..32 * 63).map(|_| Notify::new()).collect());
     let seen = Arc::clone(&arrived);
-    let server = Backend::start(async move |mut conn: Conn| {
-        while let Some(request) = conn.request().await {
-            let number: usize = request.head.get("x-number").unwrap().parse().unwrap();
-            seen[number].notify_one();
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            let answer = match request.body.last() {
-                Some(b' ') => b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n".to_vec(),
-                _ => json_response(200, "{}"),
-            };
-            if !conn.send(answer).await {
-                return;
+    let server = Backend::start(move |mut conn: Conn| {
+        let seen = Arc::clone(&seen);
+        async move {
+            while let Some(request) = conn.request().await {
+                let number: usize = request.head.get("x-number").unwrap().parse().unwrap();
+                seen[number].notify_one();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                let answer = match request.body.last() {
+                    Some(b' ') => b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n".to_vec(),
+                    _ => json_response(200, "{}"),
+                };
+                if !conn.send(answer).await {
+                    return;
+                }
             }
         }
     })

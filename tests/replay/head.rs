@@ -15,6 +15,7 @@ use pingora::proxy::http_proxy;
 use tidegate::balance::Balancer;
 use tidegate::config::{self, Flags};
 use tidegate::drain::Drain;
+use tidegate::health::Health;
 use tidegate::proxy::{ClientConnections, Proxy};
 use tidegate::upstream::Live;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -73,7 +74,8 @@ impl Rig {
         let live = Arc::new(Live::new(config).expect("the configuration can be run"));
         let (balancer, timeouts) = (Arc::clone(live.balancer()), live.get().config.timeouts.clone());
         let drain = Arc::new(Drain::default());
-        let proxy = http_proxy(&Arc::default(), Proxy::new(live, Arc::clone(&drain)));
+        let health = Arc::new(Health::new(Arc::clone(&live)));
+        let proxy = http_proxy(&Arc::default(), Proxy::new(live, health, Arc::clone(&drain)));
         let clients = ClientConnections::new(proxy, &timeouts, drain);
         Self { runtime, clients: Arc::new(clients), balancer, server, shutdown: watch::channel(false) }
     }

@@ -222,3 +222,13 @@ fn the_admin_listener_can_be_moved_and_opened() {
     let off = format!("{FILE}admin: {{listen: none}}\n");
     assert_eq!(admin(over(&off, &port)).as_deref(), Some("127.0.0.1:9"));
 }
+
+#[test]
+fn servers_of_the_flags_are_probed_and_any_answer_that_is_no_5xx_is_good() {
+    use crate::config::ExpectedStatus;
+    let of_flags = alone(&servers("a b")).unwrap().health.active.unwrap();
+    assert_eq!(of_flags.expected, ExpectedStatus::BelowFiveHundred);
+    let of_file = over(FILE, &Flags::default()).unwrap().health.active.unwrap();
+    assert_eq!(of_file.expected, ExpectedStatus::Is(200));
+    assert_eq!((of_flags.path, of_flags.interval), (of_file.path, of_file.interval));
+}

@@ -165,7 +165,8 @@ async fn sse_end(conn: &mut Conn) -> bool {
     conn.send("e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n").await
 }
 
-fn opened() -> Gate {
+/// A gate that lets all through.
+pub(crate) fn opened() -> Gate {
     let gate = Gate::closed();
     gate.open();
     gate

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use super::Backend;
 
-/// Groups of servers, and sections of the file as YAML text. Retries are quick, everything else is as by default.
+/// Groups of servers, and sections of the file as YAML text. Retries are quick, servers get no probes that a test would
+/// have to tell from its requests, everything else is as by default.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     groups: Vec<(String, u64, Vec<String>)>,
@@ -20,6 +21,7 @@ impl Setup {
         Self { groups: Vec::new(), sections: BTreeMap::new(), open_files: None, log_level: None }
             .section("policy", "{ kind: reference_bucket, ties: first }")
             .section("retry", "{ max_attempts: 3, base_delay: 1ms, max_delay: 5ms }")
+            .section("health", "{ active: { enabled: false } }")
             .section("pingora", "{ threads: 2 }")
     }
 
@@ -51,6 +53,11 @@ impl Setup {
     pub(crate) fn section(mut self, name: &str, yaml: &str) -> Self {
         self.sections.insert(name.into(), yaml.into());
         self
+    }
+
+    /// Servers stay in service whatever they do.
+    pub(crate) fn without_health(self) -> Self {
+        self.section("health", "{ active: { enabled: false }, passive: { enabled: false } }")
     }
 
     /// Limits how many files, sockets included, the program may have open.

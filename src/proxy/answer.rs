@@ -1,0 +1,121 @@
+//! What a server's answer says of the server, found while it is relayed.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use pingora::http::ResponseHeader;
+use pingora::{Error, ErrorType, Result};
+
+use super::events::Events;
+use super::watch::Watch;
+use crate::health::{Fault, Signal};
+
+/// The server says that it is shutting down and has not begun the request.
+pub(super) const LEAVING: ErrorType = ErrorType::Custom("ServerLeaving");
+
+/// The first thing in a stream is an error.
+pub(super) const STREAM_ERROR: ErrorType = ErrorType::Custom("StreamError");
+
+/// What a shutting down vLLM answers to new requests, with status 500.
+const SHUTTING_DOWN: &[u8] = b"cannot schedule new futures after shutdown";
+
+/// Longer error bodies are not looked into; vLLM's is 119 bytes.
+const MAX_LOOKED_INTO_BYTES: usize = 4096;
+
+/// One answer while it is relayed.
+#[derive(Debug)]
+pub(super) struct Answer {
+    watch: Arc<Watch>,
+    is_good: bool,
+    has_begun: bool,
+    has_failed: bool,
+    events: Option<Events>,
+    /// The length of a body that is to be looked into as a whole.
+    whole_bytes: Option<usize>,
+    kept: Vec<u8>,
+}
+
+/// What a piece of an answer's body means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// The server works.
+    Life,
+    /// It only keeps the connection open.
+    Comment,
+    /// More is needed to tell.
+    Unclear,
+}
+
+impl Answer {
+    pub(super) fn new(watch: Arc<Watch>) -> Self {
+        Self {
+            watch,
+            is_good: false,
+            has_begun: false,
+            has_failed: false,
+            events: None,
+            whole_bytes: None,
+            kept: Vec::new(),
+        }
+    }
+
+    /// A final header has come. True when an event stream follows.
+    pub(super) fn header(&mut self, header: &ResponseHeader) -> bool {
+        let text = |name| header.headers.get(name).and_then(|value: &http::HeaderValue| value.to_str().ok());
+        let is_stream = text(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/event-stream"));
+        let length = text(CONTENT_LENGTH).and_then(|length| length.parse().ok());
+        let status = header.status.as_u16();
+        *self = Self::new(Arc::clone(&self.watch));
+        self.is_good = status < 500 && status != 429;
+        self.events = (is_stream && !header.headers.contains_key(CONTENT_ENCODING)).then(Events::default);
+        self.whole_bytes = length.filter(|length| status == 500 && (1..=MAX_LOOKED_INTO_BYTES).contains(length));
+        self.events.is_some()
+    }
+
+    /// Looks at a piece of the body; `is_held` says that nothing of the answer has gone to the client.
+    ///
+    /// # Errors
+    /// When the request is better tried elsewhere, and can be.
+    pub(super) fn piece(&mut self, data: &Bytes, is_end: bool, is_held: bool) -> Result<Piece> {
+        if let Some(whole) = self.whole_bytes {
+            self.kept.extend_from_slice(data);
+            if self.kept.len() < whole && !is_end {
+                return Ok(Piece::Unclear);
+            }
+            self.whole_bytes = None;
+            if self.kept.windows(SHUTTING_DOWN.len()).any(|window| window == SHUTTING_DOWN) {
+                self.watch.speaks_against(Signal::Leaving, "it says that it is shutting down");
+                return self.elsewhere_or(LEAVING, is_held);
+            }
+            return Ok(Piece::Life);
+        }
+        if let Some(events) = &mut self.events {
+            let seen = events.look(data);
+            if seen.has_error && !self.has_failed {
+                self.has_failed = true;
+                self.watch.speaks_against(Signal::Fault(Fault::Stream), "an error within a stream");
+                if seen.begins_with_error() {
+                    return self.elsewhere_or(STREAM_ERROR, is_held);
+                }
+            }
+            if !seen.has_content {
+                return Ok(Piece::Comment);
+            }
+        }
+        self.begun();
+        Ok(Piece::Life)
+    }
+
+    /// The answer is there, or its first byte.
+    pub(super) fn begun(&mut self) {
+        if !self.has_begun {
+            self.has_begun = true;
+            self.watch.begun(self.is_good && !self.has_failed);
+        }
+    }
+
+    fn elsewhere_or(&self, error: ErrorType, is_held: bool) -> Result<Piece> {
+        if is_held && self.watch.may_try_elsewhere() { Error::err_up(error) } else { Ok(Piece::Life) }
+    }
+}

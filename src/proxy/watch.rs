@@ -1,0 +1,104 @@
+//! The present attempt, as the parts that relay it see it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::health::{Health, Signal};
+use crate::upstream::Server;
+
+/// Shared by a request's context and the session that relays its answer.
+pub(super) struct Watch {
+    health: Arc<Health>,
+    attempt: Mutex<Attempt>,
+}
+
+#[derive(Debug, Default)]
+struct Attempt {
+    server: Option<Arc<Server>>,
+    may_try_elsewhere: bool,
+    /// What is to be said against the server has been said.
+    is_judged: bool,
+    first_byte_at: Option<Instant>,
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").field("attempt", &self.attempt).finish_non_exhaustive()
+    }
+}
+
+impl Watch {
+    pub(super) fn new(health: Arc<Health>) -> Self {
+        Self { health, attempt: Mutex::default() }
+    }
+
+    /// The request goes to this server now.
+    pub(super) fn attempt(&self, server: Arc<Server>, may_try_elsewhere: bool) {
+        let mut attempt = self.attempt.lock();
+        attempt.server = Some(server);
+        attempt.may_try_elsewhere = may_try_elsewhere;
+        attempt.is_judged = false;
+    }
+
+    /// Something speaks against the server.
+    pub(super) fn speaks_against(&self, signal: Signal, detail: &str) {
+        let server = {
+            let mut attempt = self.attempt.lock();
+            attempt.is_judged = true;
+            attempt.server.clone()
+        };
+        if let Some(server) = server {
+            self.health.note(&server, signal, detail);
+        }
+    }
+
+    /// The answer has begun; `is_good` says that it speaks for the server.
+    pub(super) fn begun(&self, is_good: bool) {
+        let server = {
+            let mut attempt = self.attempt.lock();
+            attempt.first_byte_at.get_or_insert_with(Instant::now);
+            attempt.server.clone()
+        };
+        if let Some(server) = server.filter(|_| is_good) {
+            self.health.note(&server, Signal::Began, "");
+        }
+    }
+
+    /// The attempt has ended with a whole answer of this status.
+    pub(super) fn answered(&self, status: Option<u16>) {
+        let (server, is_judged) = {
+            let attempt = self.attempt.lock();
+            (attempt.server.clone(), attempt.is_judged)
+        };
+        if let Some(server) = server.filter(|_| !is_judged) {
+            self.health.note(&server, of_status(status), "");
+        }
+    }
+
+    /// Whether another server may be asked when this one fails.
+    pub(super) fn may_try_elsewhere(&self) -> bool {
+        self.attempt.lock().may_try_elsewhere
+    }
+
+    /// When the first byte of the answer came; comments do not count.
+    pub(super) fn first_byte_at(&self) -> Option<Instant> {
+        self.attempt.lock().first_byte_at
+    }
+
+    /// Whether nobody accepts connections at the server any more.
+    pub(super) fn is_server_gone(&self) -> bool {
+        let server = self.attempt.lock().server.clone();
+        server.is_some_and(|server| server.health().lock().is_refusing())
+    }
+}
+
+/// What a status says of the server. A full one is not at fault, and what a client does wrong is no matter.
+pub(super) fn of_status(status: Option<u16>) -> Signal {
+    match status {
+        Some(429 | 503) => Signal::Saturated,
+        Some(500 | 502 | 504) => Signal::Fault(crate::health::Fault::Status),
+        _ => Signal::Answered,
+    }
+}
