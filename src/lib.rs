@@ -15,15 +15,16 @@
 //! # Who may know whom
 //!
 //! ```text
-//! main -> app -> proxy  -> prompt, balance, metrics, queue, upstream, health, drain, tls
+//! main -> app -> proxy  -> access, prompt, balance, metrics, queue, upstream, health, drain, tls
 //!                health -> upstream, metrics, tls      (upstream keeps each server's record)
 //!                admin  -> balance, metrics, queue, upstream, drain
-//!                upstream (what is in force) -> balance, metrics, queue, config, health (its records)
+//!                upstream (what is in force) -> access, balance, metrics, queue, config, health (its records)
 //!                queue  -> balance, metrics
 //!                drain  -> config           (how long an end may take)
-//!         config -> balance, prompt, tls    (only to build their types)
+//!         config -> access, balance, prompt, tls (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
 //!         tls: Pingora, rustls and files; nothing above it
+//!         access: pingora-limits and small crates; no proxy of Pingora, no I/O, the clock is an argument
 //!         prompt: std and small crates only; no Pingora, no I/O, no clock
 //! ```
 //!
@@ -40,6 +41,7 @@
 //! | when a request is tried elsewhere | `src/proxy/retry.rs` |
 //! | when a server is taken out, and comes back | `src/health/record.rs` |
 //! | an error answer | `src/proxy/reject.rs` |
+//! | who may do what: keys, closed paths, CORS | `src/access/` |
 //! | a time limit towards a server | `src/proxy/silence.rs` |
 //! | a configuration key | `src/config/` |
 //! | who waits, and who is next | `src/queue/` |
@@ -49,6 +51,7 @@
 //! | the admin listener | `src/admin/` |
 //! | how the process ends, signals, upgrades | `src/drain/` |
 
+pub mod access;
 pub mod admin;
 pub mod app;
 pub mod balance;
@@ -58,6 +61,7 @@ pub mod demo;
 pub mod drain;
 pub mod health;
 pub mod healthcheck;
+pub mod logging;
 pub mod metrics;
 pub mod prompt;
 pub mod proxy;

@@ -9,13 +9,10 @@ use std::time::Duration;
 use tidegate::app::{self, StartError};
 use tidegate::cli::{self, Command, EXIT_USAGE, Start};
 use tidegate::config::{self, Config, Flags, Summary};
-use tidegate::{healthcheck, replace};
+use tidegate::{healthcheck, logging, replace};
 
 /// A health check that takes longer has failed.
 const HEALTHCHECK_WITHIN: Duration = Duration::from_secs(3);
-
-/// What is logged unless RUST_LOG says otherwise. Below TLS every scanner and every client that leaves is a warning.
-const LOG_FILTER: &str = "info,pingora_core=warn,pingora_core::protocols::tls=error,rustls=error";
 
 fn main() -> ExitCode {
     match cli::parse(env::args_os()) {
@@ -44,7 +41,7 @@ fn main() -> ExitCode {
 
 /// Runs until a signal ends the process.
 fn run(build: impl FnOnce() -> Result<app::Program, StartError>) -> ExitCode {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(LOG_FILTER)).init();
+    logging::start().expect("this is the only place where logging starts");
     match build() {
         Ok(program) => {
             program.run();

@@ -32,8 +32,17 @@ impl ServerProcess {
 
     /// Ends all streams, also those to come.
     pub(crate) fn end_streams(&self) {
+        self.command("end");
+    }
+
+    /// Lets streams go on again.
+    pub(crate) fn go_on(&self) {
+        self.command("go on");
+    }
+
+    fn command(&self, line: &str) {
         let mut stdin = self.child.stdin.as_ref().expect("it is a pipe");
-        stdin.write_all(b"end\n").expect("the server reads");
+        stdin.write_all(format!("{line}\n").as_bytes()).expect("the server reads");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The server: a process of its own that answers by path.
 //!
-//! `/slow` is a stream with an event every few seconds until the line `end` comes in, `/flood` is 64 MiB at once, and
-//! everything else a short answer.
+//! `/slow` is a stream with an event every few seconds until the line `end` comes in (another line takes that back),
+//! `/flood` is 64 MiB at once, and everything else a short answer.
 
 use std::io::BufRead;
 use std::time::Duration;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use super::access::AccessStatus;
 use crate::balance::{Bucket, Neighbours, Policy, RedirectTuning, Ties};
 use crate::config::{Config, Health, QueueLimits, Retry, Shutdown, Timeouts, TlsListen};
 use crate::tls::Listener;
@@ -44,6 +45,7 @@ pub(super) struct ConfigStatus {
     health: HealthStatus,
     queue: QueueStatus,
     strip_request_headers: Vec<String>,
+    access: AccessStatus,
     /// Whether there is a key for all servers.
     upstream_authorization_set: bool,
     threads: usize,
@@ -151,6 +153,7 @@ impl ConfigStatus {
             queue,
             strip_request_headers,
             upstream_authorization,
+            access,
             shutdown,
             pingora,
         } = config;
@@ -164,6 +167,7 @@ impl ConfigStatus {
             health: HealthStatus::of(health),
             queue: QueueStatus::of(queue),
             strip_request_headers: strip_request_headers.iter().map(ToString::to_string).collect(),
+            access: AccessStatus::of(access),
             upstream_authorization_set: upstream_authorization.is_some(),
             threads: pingora.threads,
             shutdown: ShutdownStatus::of(shutdown),

@@ -4,6 +4,7 @@
 //! them. It only reads, has no authentication and shows names and addresses of servers, so it belongs on loopback or
 //! in a closed network. Keys are never shown.
 
+mod access;
 mod configured;
 mod status;
 #[cfg(test)]

@@ -146,6 +146,7 @@ fn config() -> Config {
         queue: QueueLimits::default(),
         strip_request_headers: vec![HeaderName::from_static("x-data-parallel-rank")],
         upstream_authorization: Some(HeaderValue::from_static(COMMON_KEY)),
+        access: crate::access::Rules::default(),
         shutdown: Shutdown { delay: Duration::from_secs(5), grace: Duration::from_secs(7) },
         pingora: ServerConf { threads: 2, ..ServerConf::default() },
     }
@@ -261,6 +262,7 @@ async fn status_shows_the_configuration_in_force() {
             },
             "queue": { "max_requests": 1_000, "max_bytes": 1_073_741_824, "max_wait_seconds": 30.0 },
             "strip_request_headers": ["x-data-parallel-rank"],
+            "access": serde_json::to_value(super::access::AccessStatus::of(&config().access)).unwrap(),
             "upstream_authorization_set": true,
             "threads": 2,
             "shutdown": { "delay_seconds": 5.0, "grace_seconds": 7.0 },

@@ -39,6 +39,7 @@ impl Draft {
             queue: self.queue,
             strip_request_headers: self.strip,
             upstream_authorization: self.upstream_authorization,
+            access: self.access,
             shutdown: self.shutdown,
             pingora,
         };

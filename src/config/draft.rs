@@ -13,7 +13,8 @@ use super::section::{Item, Parsed, Section, or_none};
 use super::settings::OwnLimits;
 use super::tls::{TlsDraft, UpstreamTlsDraft};
 use super::yaml::Node;
-use super::{Environment, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts, secret, settings, value};
+use super::{Environment, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts, access, secret, settings, value};
+use crate::access::Rules;
 use crate::balance::Ties;
 
 /// A configuration that is not yet checked as a whole. Filled from a file, from flags, or from both.
@@ -33,6 +34,7 @@ pub(super) struct Draft {
     pub(super) server_limits: ServerLimits,
     pub(super) strip: Vec<HeaderName>,
     pub(super) upstream_authorization: Option<HeaderValue>,
+    pub(super) access: Rules,
     pub(super) shutdown: Shutdown,
     pub(super) upstream_tls: UpstreamTlsDraft,
     pub(super) pingora: PingoraDraft,
@@ -98,6 +100,7 @@ impl Draft {
             server_limits: ServerLimits::default(),
             strip: settings::default_strip(),
             upstream_authorization: None,
+            access: Rules::default(),
             shutdown: Shutdown::default(),
             upstream_tls: UpstreamTlsDraft::default(),
             pingora: PingoraDraft::default(),
@@ -117,7 +120,10 @@ impl Draft {
             draft.tls = tls;
             draft.admin = admin;
             draft.groups = groups;
-            draft.max_body_bytes = section.section("limits", settings::max_body_bytes);
+            draft.max_body_bytes = section.section("limits", |section| {
+                access::limits(section, &mut draft.access);
+                settings::max_body_bytes(section)
+            });
             draft.timeouts = section.section("timeouts", settings::timeouts);
             draft.retry = section.section("retry", settings::retry);
             draft.health = section.section("health", health::health);
@@ -126,6 +132,7 @@ impl Draft {
             (draft.upstream_authorization, draft.upstream_tls) = section.section("upstream", |section| {
                 (secret::authorization(section, environment), section.section("tls", UpstreamTlsDraft::read))
             });
+            access::read(section, &mut draft.access, environment);
             draft.shutdown = section.section("shutdown", Shutdown::read);
             draft.pingora = section.section("pingora", PingoraDraft::read);
             draft

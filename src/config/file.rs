@@ -40,7 +40,7 @@ pub fn load(file: Option<&Path>, flags: &Flags, environment: Environment<'_>) ->
 pub fn known_keys() -> BTreeSet<String> {
     let problems = Problems::default();
     // Every section is asked for its keys also when it is absent, but items only when there are some.
-    draft("groups: [{servers: [{}]}]", "", &problems, &|_| None);
+    draft("groups: [{servers: [{}]}]\naccess: {keys: [{}]}", "", &problems, &|_| None);
     problems.into_known_keys()
 }
 
@@ -108,9 +108,13 @@ mod tests {
     #[test]
     fn the_example_names_every_key_and_no_other() {
         let mut named = BTreeSet::new();
-        named_keys(&yaml::parse(EXAMPLE).unwrap().unwrap(), "", &mut named);
+        // A key would switch keys on, so the one that shows how is a comment.
+        let example = EXAMPLE.replace("  keys: []\n", "  keys:\n").replace("\n    #- ", "\n    - ");
+        let example = example.replace("\n    #  ", "\n      ");
+        named_keys(&yaml::parse(&example).unwrap().unwrap(), "", &mut named);
         assert_eq!(named, known_keys());
-        assert!(named.contains("groups[].servers[].api_key_env") && named.contains("pingora.threads"));
+        assert!(named.contains("access.keys[].sha256") && named.contains("groups[].servers[].api_key_env"));
+        assert!(named.contains("pingora.threads"));
     }
 
     #[test]
@@ -130,9 +134,10 @@ mod tests {
     fn every_section_reaches_the_configuration() {
         let text = "listen: [127.0.0.1:7000, 127.0.0.2:7000]\nadmin: {listen: 127.0.0.1:7001}\n\
                     groups: [{name: g, up_to_tokens: 9, servers: [{address: a:1, name: s, api_key: k}]}]\n\
-                    policy: {ties: first}\nlimits: {max_body_size: 1KiB}\ntimeouts: {total: 1h}\n\
-                    retry: {max_attempts: 5}\nheaders: {strip: [x-a]}\nupstream: {api_key: u}\n\
-                    shutdown: {delay: 4s}\npingora: {threads: 3}\n";
+                     policy: {ties: first}\nlimits: {max_body_size: 1KiB, max_headers: 7}\ntimeouts: {total: 1h}\n\
+                     retry: {max_attempts: 5}\nheaders: {strip: [x-a]}\nupstream: {api_key: u}\naccess: {keys: [{name: a, key: k}]}\n\
+                     forwarded: {trusted_proxies: [10.0.0.1]}\ncors: {allow_origins: [any]}\nshutdown: {delay: 4s}\n\
+                     pingora: {threads: 3}\n";
         let config = read_text(text).unwrap();
         assert_eq!(config.listen, ["127.0.0.1:7000", "127.0.0.2:7000"].map(|address| address.parse().unwrap()));
         assert_eq!(config.admin, "127.0.0.1:7001".parse().ok());
@@ -140,10 +145,14 @@ mod tests {
         assert_eq!((server.name.as_str(), server.authority()), ("s", "a:1".to_owned()));
         assert_eq!(server.authorization.as_ref().unwrap(), "Bearer k");
         assert_eq!(config.ties, crate::balance::Ties::First);
+        assert_eq!(config.access.header_limits.fields, 7);
         assert_eq!((config.max_body_bytes, config.timeouts.total.unwrap().as_secs()), (1024, 3600));
         assert_eq!((config.retry.max_attempts, config.pingora.max_retries), (5, 5));
         assert_eq!(config.strip_request_headers, ["x-a"]);
         assert_eq!(config.upstream_authorization.unwrap(), "Bearer u");
+        assert_eq!(config.access.keys.iter().count(), 1);
+        assert_eq!(config.access.trusted_proxies.networks().len(), 1);
+        assert_eq!(config.access.cors.unwrap().max_age.as_secs(), 600);
         assert_eq!(config.shutdown.delay.as_secs(), 4);
         assert_eq!(config.pingora.threads, 3);
     }

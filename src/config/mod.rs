@@ -9,6 +9,7 @@
 //!
 //! All problems are collected on the way ([`Refusal`]), each with its place and what would be accepted.
 
+mod access;
 mod address;
 mod check;
 mod draft;
@@ -35,6 +36,7 @@ use std::time::Duration;
 use ::pingora::server::configuration::ServerConf;
 use http::{HeaderName, HeaderValue};
 
+use crate::access::Rules;
 use crate::balance::{Policy, Ties};
 use crate::tls::Watched;
 
@@ -88,6 +90,8 @@ pub struct Config {
     pub strip_request_headers: Vec<HeaderName>,
     /// Replaces the client's `Authorization` towards every server that has no key of its own.
     pub upstream_authorization: Option<HeaderValue>,
+    /// Who may do what on the port for clients.
+    pub access: Rules,
     /// How the process ends.
     pub shutdown: Shutdown,
     /// Pingora's own settings.

@@ -49,7 +49,8 @@ pub(super) fn authorization_of_example(environment: Environment<'_>, problems: &
 
 const A_KEY: &str = "a key of visible ASCII characters, alone and without the word Bearer";
 
-fn given<T>(located: Located<Option<T>>) -> Option<Located<T>> {
+/// What was given and is not `none`.
+pub(super) fn given<T>(located: Located<Option<T>>) -> Option<Located<T>> {
     let Located { value, spot } = located;
     value.map(|value| Located::new(value, spot))
 }
@@ -59,11 +60,14 @@ fn api_key(node: &Node) -> Parsed<HeaderValue> {
 }
 
 /// White space around the key is dropped: files that hold secrets often end with a line break.
-fn bearer(key: &str) -> Parsed<HeaderValue> {
+pub(super) fn usable_key(key: &str) -> Parsed<&str> {
     let key = key.trim();
-    if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(A_KEY.to_owned());
-    }
+    let is_usable = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_usable { Ok(key) } else { Err(A_KEY.to_owned()) }
+}
+
+fn bearer(key: &str) -> Parsed<HeaderValue> {
+    let key = usable_key(key)?;
     let value = HeaderValue::try_from(format!("Bearer {key}"));
     let mut value = value.map_err(|_| A_KEY.to_owned())?;
     // Keeps it out of debug output.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 
+use super::access::AccessSummary;
 use super::{Config, Group, Health, QueueLimits, ServerTls, Timeouts, TlsListen};
 use crate::balance::{Neighbours, Policy, Ties};
 
@@ -22,7 +23,8 @@ impl Display for Summary<'_> {
         for (index, group) in config.groups.iter().enumerate() {
             self::group(out, group, &range(&config.policy, index))?;
         }
-        writeln!(out, "limits: max_body_size {}", ByteSize::b(config.max_body_bytes as u64))?;
+        let (body, access) = (ByteSize::b(config.max_body_bytes as u64), AccessSummary(&config.access));
+        writeln!(out, "limits: max_body_size {body}, {}", access.limits())?;
         writeln!(out, "timeouts: {}", timeouts(&config.timeouts))?;
         let retry = &config.retry;
         let [base, max] = [retry.base_delay, retry.max_delay].map(humantime::format_duration);
@@ -32,6 +34,7 @@ impl Display for Summary<'_> {
         writeln!(out, "headers: strip {}", list(&config.strip_request_headers))?;
         let key = if config.upstream_authorization.is_some() { "the configured key" } else { "the client's key" };
         writeln!(out, "upstream: {key} is sent to servers without a key of their own")?;
+        write!(out, "{access}")?;
         let [delay, grace] = [config.shutdown.delay, config.shutdown.grace].map(humantime::format_duration);
         writeln!(out, "shutdown: delay {delay}, grace {grace}")?;
         pingora(out, config)

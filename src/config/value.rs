@@ -131,12 +131,16 @@ pub(super) fn size(node: &Node) -> Parsed<usize> {
 
 /// A name for metrics, headers and logs.
 pub(super) fn name(node: &Node) -> Parsed<String> {
-    const MAX_BYTES: usize = 128;
+    let name = node.text().filter(|text| is_name(text)).map(str::to_owned);
+    name.ok_or_else(|| format!("a name of 1 to {MAX_NAME_BYTES} letters, digits and any of . _ : [ ] -"))
+}
+
+const MAX_NAME_BYTES: usize = 128;
+
+/// Whether a text is safe as a name in metrics, headers and logs.
+pub(super) fn is_name(text: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._:[]-".contains(c);
-    match node.text() {
-        Some(text) if !text.is_empty() && text.len() <= MAX_BYTES && text.chars().all(allowed) => Ok(text.to_owned()),
-        _ => Err(format!("a name of 1 to {MAX_BYTES} letters, digits and any of . _ : [ ] -")),
-    }
+    (1..=MAX_NAME_BYTES).contains(&text.len()) && text.chars().all(allowed)
 }
 
 /// A path or another text for the operating system.

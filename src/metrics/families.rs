@@ -93,6 +93,24 @@ impl Metrics {
                 "Requests that Tidegate answered with an error of its own, by reason",
                 Family::default(),
             ),
+            key_requests: registered(
+                &mut registry,
+                "tidegate_key_requests",
+                "Requests that were let in, by the name of their API key",
+                Family::default(),
+            ),
+            key_prompt_tokens: registered(
+                &mut registry,
+                "tidegate_key_prompt_tokens",
+                "Estimated prompt tokens of requests that were let in, by the name of their API key",
+                Family::default(),
+            ),
+            key_rejections: registered(
+                &mut registry,
+                "tidegate_key_rejections",
+                "Requests with a known API key that were not let in, by the key's name and the reason",
+                Family::default(),
+            ),
             attempts,
             retries: RetryReason::ALL
                 .map(|reason| retries.get_or_create_owned(&ReasonLabels { reason: reason.label() })),

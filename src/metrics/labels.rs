@@ -168,6 +168,17 @@ pub(super) struct ReasonLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct KeyLabels {
+    pub(super) key: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct KeyReasonLabels {
+    pub(super) key: Arc<str>,
+    pub(super) reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct AttemptLabels {
     pub(super) server: Arc<str>,
     pub(super) result: &'static str,

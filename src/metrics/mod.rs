@@ -21,6 +21,7 @@ mod queue;
 mod tests;
 mod usage;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
@@ -33,7 +34,7 @@ use prometheus_client::registry::Registry;
 pub use exposition::Format;
 use families::SecondsByGroup;
 pub use health::HealthMetrics;
-use labels::{AttemptLabels, ReasonLabels, RedirectLabels, RequestLabels, status_class};
+use labels::{AttemptLabels, KeyLabels, KeyReasonLabels, ReasonLabels, RedirectLabels, RequestLabels, status_class};
 pub use labels::{AttemptResult, FinishedRequest, Outcome, QueueExit, RetryReason};
 use process::Process;
 use queue::QueueMetrics;
@@ -54,6 +55,10 @@ pub struct Metrics {
     /// The sums of `requests` over the other labels, for [`totals`](Self::totals): a family cannot be listed.
     requests_by_outcome: [Counter; Outcome::ALL.len()],
     rejections: Family<ReasonLabels, Counter>,
+    /// By API key.
+    key_requests: Family<KeyLabels, Counter>,
+    key_prompt_tokens: Family<KeyLabels, Counter>,
+    key_rejections: Family<KeyReasonLabels, Counter>,
     attempts: Family<AttemptLabels, Counter>,
     retries: [Counter; RetryReason::ALL.len()],
     redirects: Family<RedirectLabels, Counter>,
@@ -124,6 +129,21 @@ impl Metrics {
     /// Counts an error of Tidegate's own, by a reason from a closed list: each becomes a series that stays.
     pub fn rejected(&self, reason: &'static str) {
         self.rejections.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    /// Counts a request that was let in with an API key. The name is a configured one: each becomes a series that stays.
+    pub fn key_admitted(&self, name: &Arc<str>) {
+        self.key_requests.get_or_create(&KeyLabels { key: Arc::clone(name) }).inc();
+    }
+
+    /// Counts the estimated prompt tokens of a request that was let in with an API key.
+    pub fn key_charged(&self, name: &Arc<str>, prompt_tokens: u64) {
+        self.key_prompt_tokens.get_or_create(&KeyLabels { key: Arc::clone(name) }).inc_by(prompt_tokens);
+    }
+
+    /// Counts a request that was refused although its API key is a known one.
+    pub fn key_rejected(&self, name: &Arc<str>, reason: &'static str) {
+        self.key_rejections.get_or_create(&KeyReasonLabels { key: Arc::clone(name), reason }).inc();
     }
 
     /// Counts an attempt on a server that has ended.

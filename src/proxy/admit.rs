@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::context::RequestContext;
 use super::reject::{Reject, json_response};
 use super::silence::Silence;
-use super::{Proxy, downstream, framing, models, request};
+use super::{Proxy, downstream, framing, guard, models, request};
 use crate::config::Config;
 use crate::prompt::{self, Demand, Endpoint};
 
@@ -43,6 +43,9 @@ impl Proxy {
         // when the server is quick to accept it.
         session.req_header_mut().remove_header(&header::UPGRADE);
 
+        if self.guard(session, ctx).await? {
+            return Ok(true);
+        }
         if let Some(length) = content_length(session.req_header())
             && length > ctx.config().max_body_bytes as u64
         {
@@ -72,11 +75,16 @@ impl Proxy {
             return models::answer(self, session, ctx).await;
         }
         if ctx.endpoint.is_generation() {
-            ctx.demand = Some(measure(&body).await?);
+            let demand = measure(&body).await?;
+            if let Err(reject) = self.charge(ctx, &demand) {
+                self.reject(session, ctx, reject).await?;
+                return Ok(true);
+            }
+            ctx.demand = Some(demand);
         }
         let limits = &ctx.config().timeouts;
         let total_at = limits.total.map(|total| ctx.started + total);
-        let silence = Silence::new(limits.first_byte, limits.response_idle, total_at);
+        let silence = Silence::new(limits.first_byte, limits.response_idle, total_at, ctx.at_work.clone());
         let silence = match &ctx.config().health.passive {
             Some(checks) => silence.suspecting(Arc::clone(&ctx.watch), checks),
             None => silence,
@@ -87,7 +95,12 @@ impl Proxy {
     }
 
     /// Answers with an error while the body is not read to its end, and closes the connection.
-    async fn refuse_body(&self, session: &mut Session, ctx: &mut RequestContext, reject: Reject) -> Result<bool> {
+    pub(super) async fn refuse_body(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+        reject: Reject,
+    ) -> Result<bool> {
         session.set_keepalive(None);
         self.reject(session, ctx, reject).await?;
         if !session.downstream_session.is_http2() && !matches!(reject, Reject::BadBody | Reject::BadFraming) {
@@ -101,7 +114,8 @@ impl Proxy {
 
     /// Answers with an error of Tidegate's own.
     pub(super) async fn reject(&self, session: &mut Session, ctx: &mut RequestContext, reject: Reject) -> Result<()> {
-        let (header, body) = reject.response(ctx.request_id.as_ref())?;
+        let (mut header, body) = reject.response(ctx.request_id.as_ref())?;
+        guard::share(session.req_header(), &mut header, ctx)?;
         ctx.reject = Some(reject);
         ctx.status = Some(reject.status().as_u16());
         write_response(session, header, body).await
@@ -115,7 +129,8 @@ impl Proxy {
         status: StatusCode,
         json: &serde_json::Value,
     ) -> Result<()> {
-        let (header, body) = json_response(status, json, ctx.request_id.as_ref())?;
+        let (mut header, body) = json_response(status, json, ctx.request_id.as_ref())?;
+        guard::share(session.req_header(), &mut header, ctx)?;
         ctx.status = Some(status.as_u16());
         ctx.response_bytes = body.len() as u64;
         write_response(session, header, body).await

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use super::Proxy;
 use super::context::RequestContext;
 use super::reject::Reject;
-use super::retry::has_attempts_left;
+use super::retry::{has_attempts_left, is_timeout};
 use crate::balance::{Lease, Placement, Unavailable};
 use crate::config::Retry;
 use crate::queue::Full;
@@ -24,6 +24,7 @@ impl Proxy {
     pub(super) async fn choose_server(&self, session: &mut Session, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
         // Replace before you retry: an earlier attempt's load must not be counted beside this one's.
         ctx.lease = None;
+        ctx.at_work.end();
         if let Some(reason) = ctx.retry_reason.take() {
             self.metrics.retried(reason);
             back_off(session, &ctx.config().retry, ctx.attempts).await?;
@@ -108,7 +109,7 @@ impl Proxy {
         tokio::select! {
             biased;
             lease = ticket.served() => Ok(lease),
-            gone = session.downstream_session.read_body_or_idle(true) => Err(gone_error(gone)),
+            gone = session.downstream_session.read_body_or_idle(true) => Err(left_or_late(gone)),
             () = sleep_until(deadline) => {
                 let retry_after_seconds = ticket.give_up();
                 refuse(ctx, Reject::Unavailable { why, retry_after_seconds })
@@ -141,9 +142,10 @@ fn refuse<T>(ctx: &mut RequestContext, reject: Reject) -> Result<T> {
     Error::e_explain(ErrorType::InternalError, reject.reason())
 }
 
-/// Reading on after the body ends only when the client has gone.
-fn gone_error(read: Result<Option<Bytes>>) -> Box<Error> {
+/// Reading on after the body ends only when the client has gone, or when the request has taken too long.
+fn left_or_late(read: Result<Option<Bytes>>) -> Box<Error> {
     match read {
+        Err(error) if is_timeout(error.etype()) => error.into_up(),
         Err(error) => error.into_down(),
         Ok(_) => Error::new_down(ErrorType::ConnectionClosed),
     }
@@ -154,7 +156,7 @@ async fn back_off(session: &mut Session, retry: &Retry, attempts: usize) -> Resu
     let pause = backoff(retry, attempts, rand::random());
     tokio::select! {
         biased;
-        gone = session.downstream_session.read_body_or_idle(true) => Err(gone_error(gone)),
+        gone = session.downstream_session.read_body_or_idle(true) => Err(left_or_late(gone)),
         () = tokio::time::sleep(pause) => Ok(()),
     }
 }

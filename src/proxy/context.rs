@@ -7,7 +7,9 @@ use tokio::time::Instant;
 
 use super::downstream::Slot;
 use super::reject::Reject;
+use super::silence::AtWork;
 use super::watch::Watch;
+use crate::access::Admission;
 use crate::balance::{Lease, Tried};
 use crate::config::Config;
 use crate::drain::Running;
@@ -26,6 +28,8 @@ pub struct RequestContext {
     pub(super) running: Option<Running>,
     /// Set by `admit`; sent to the server and back to the client.
     pub(super) request_id: Option<HeaderValue>,
+    /// What was let in, with its API key's name; holds the places of limits on concurrency. Set by `guard`.
+    pub(super) admission: Option<Admission>,
     /// Set by `admit`.
     pub(super) endpoint: Endpoint,
     /// Length of the request body, in bytes. Set by `admit`.
@@ -40,6 +44,8 @@ pub struct RequestContext {
     pub(super) server: Option<Arc<Server>>,
     /// The group of the last lease, for metrics. Set by `connect`.
     pub(super) group: Option<usize>,
+    /// Whether a server has the request now: its time limits count only then.
+    pub(super) at_work: AtWork,
     /// Servers that this request has failed on. Kept by `retry`.
     pub(super) tried: Tried,
     /// Attempts begun. Counted by `connect`.
@@ -64,6 +70,7 @@ impl std::fmt::Debug for RequestContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RequestContext")
             .field("request_id", &self.request_id)
+            .field("key", &self.admission.as_ref().and_then(Admission::key_name))
             .field("endpoint", &self.endpoint)
             .field("lease", &self.lease)
             .field("attempts", &self.attempts)
@@ -78,6 +85,7 @@ impl RequestContext {
             started: Instant::now(),
             running: None,
             request_id: None,
+            admission: None,
             endpoint: Endpoint::Other,
             request_bytes: 0,
             demand: None,
@@ -85,6 +93,7 @@ impl RequestContext {
             lease: None,
             server: None,
             group: None,
+            at_work: AtWork::default(),
             tried: Tried::default(),
             attempts: 0,
             retry_reason: None,

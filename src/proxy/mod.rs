@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! connection  a client connection: header time limit, keep-alive, pipelining
+//! guard       who may do what: keys, closed paths, limits, CORS
 //! admit       local answers; the body is read and measured
 //! connect     backoff, a place on a server (the lease), its address
 //! request     the header that goes to the server
@@ -19,6 +20,7 @@ mod downstream;
 mod events;
 mod finish;
 mod framing;
+mod guard;
 mod models;
 mod prefaced;
 mod presence;

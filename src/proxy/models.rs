@@ -20,7 +20,7 @@ use super::admit::write_response;
 use super::context::RequestContext;
 use super::reject::{Reject, json_response};
 use super::request::REQUEST_ID;
-use super::{Proxy, request, response};
+use super::{Proxy, guard, request, response};
 use crate::tls;
 use crate::upstream::Server;
 
@@ -48,7 +48,8 @@ struct Answer {
 
 /// Answers with the merged list.
 pub(super) async fn answer(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) -> Result<bool> {
-    let header = session.req_header().clone();
+    let mut header = session.req_header().clone();
+    guard::tell_origin(session, &mut header, ctx)?;
     let request_id = ctx.request_id.clone();
     let in_force = Arc::clone(&ctx.in_force);
     let live = in_force.servers().filter(|server| server.standing().is_live());
@@ -60,10 +61,11 @@ pub(super) async fn answer(proxy: &Proxy, session: &mut Session, ctx: &mut Reque
         }
         answers = all => answers.into_iter().flatten().collect(),
     };
-    let Some(Answer { header, body }) = merge(answers, request_id.as_ref())? else {
+    let Some(Answer { mut header, body }) = merge(answers, request_id.as_ref())? else {
         proxy.reject(session, ctx, Reject::NotReachable).await?;
         return Ok(true);
     };
+    guard::share(session.req_header(), &mut header, ctx)?;
     ctx.status = Some(header.status.as_u16());
     ctx.response_bytes = body.len() as u64;
     write_response(session, header, body).await?;

@@ -6,6 +6,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use pingora::Result;
 use pingora::http::ResponseHeader;
 
+use crate::access::Denial;
 use crate::balance::Unavailable;
 
 /// Tells Tidegate's own errors from a server's: holds the reason.
@@ -18,6 +19,8 @@ pub(super) enum Reject {
     BadHost,
     /// The header can be read in two ways.
     BadFraming,
+    /// It is not allowed.
+    Denied(Denial),
     /// The body is larger than `max_body_bytes`.
     BodyTooLarge { limit_bytes: usize },
     /// The body did not come in time.
@@ -51,11 +54,12 @@ pub(super) enum Reject {
 }
 
 impl Reject {
-    /// Status, reason (header, metric label and `code` in the body), `type` in the body.
+    /// Status, reason (header, metric label and, but for a [`Denial`], `code` in the body), `type` in the body.
     const fn row(self) -> (StatusCode, &'static str, &'static str) {
         match self {
             Self::BadHost => (StatusCode::BAD_REQUEST, "bad_host", "invalid_request_error"),
             Self::BadFraming => (StatusCode::BAD_REQUEST, "bad_framing", "invalid_request_error"),
+            Self::Denied(denial) => denial.row(),
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", "invalid_request_error"),
             Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout", "invalid_request_error"),
             Self::BadBody => (StatusCode::BAD_REQUEST, "bad_body", "invalid_request_error"),
@@ -88,6 +92,7 @@ impl Reject {
         match self {
             Self::BadHost => "A request needs exactly one Host header.".into(),
             Self::BadFraming => "The request header does not say clearly where the request ends.".into(),
+            Self::Denied(denial) => denial.message(),
             Self::BodyTooLarge { limit_bytes } => {
                 format!("The request body is larger than the {limit_bytes} bytes that this gateway accepts.")
             }
@@ -115,9 +120,14 @@ impl Reject {
     /// Never in practice: all header values are fixed or numbers.
     pub(super) fn response(self, request_id: Option<&HeaderValue>) -> Result<(ResponseHeader, Bytes)> {
         let (status, reason, kind) = self.row();
-        let error = serde_json::json!({ "message": self.message(), "type": kind, "param": null, "code": reason });
+        let denial = if let Self::Denied(denial) = self { Some(denial) } else { None };
+        let code = denial.map_or(reason, Denial::code);
+        let error = serde_json::json!({ "message": self.message(), "type": kind, "param": null, "code": code });
         json_response(status, &serde_json::json!({ "error": error }), request_id).and_then(|(mut header, body)| {
             header.insert_header(ERROR_HEADER, reason)?;
+            if let Some((name, value)) = denial.and_then(Denial::field) {
+                header.insert_header(name, value)?;
+            }
             if let Self::Unavailable { retry_after_seconds, .. } | Self::QueueFull { retry_after_seconds } = self {
                 header.insert_header(RETRY_AFTER, retry_after_seconds)?;
             }

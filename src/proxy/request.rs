@@ -7,6 +7,7 @@ use pingora::http::RequestHeader;
 use pingora::proxy::Session;
 
 use super::context::RequestContext;
+use super::guard;
 use crate::upstream::Server;
 
 /// Identifies a request in the logs of client, gateway and server. vLLM puts it into the `id` of its answer.
@@ -21,6 +22,7 @@ const LONGEST_REQUEST_ID: usize = 128;
 /// Prepares the header for the chosen server. Pingora has taken the hop-by-hop headers out already.
 pub(super) fn prepare(session: &mut Session, request: &mut RequestHeader, ctx: &RequestContext) -> Result<()> {
     if let Some(server) = &ctx.server {
+        guard::tell_origin(session, request, ctx)?;
         address_to(server, request, ctx)?;
     }
     // The body is here, whole: nobody needs to be asked whether to send it, and its length is known.

@@ -7,6 +7,7 @@ use pingora::proxy::Session;
 use pingora::{Error, Result};
 
 use super::context::RequestContext;
+use super::guard;
 use super::request::REQUEST_ID;
 use super::retry::{BAD_RESPONSE, RETRYABLE_STATUS, has_attempts_left};
 
@@ -44,6 +45,7 @@ pub(super) fn prepare(session: &Session, response: &mut ResponseHeader, ctx: &Re
     if let Some(group) = &ctx.failover {
         response.insert_header(FAILOVER, group)?;
     }
+    guard::share(session.req_header(), response, ctx)?;
     rewrite_location(session, response, ctx)
 }
 

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pingora::ErrorType;
@@ -21,6 +22,26 @@ pub(super) const TOTAL_TIMEOUT: ErrorType = ErrorType::Custom("TotalTimeout");
 /// The server accepts no connections any more, and this one is silent.
 pub(super) const SERVER_GONE: ErrorType = ErrorType::Custom("ServerGone");
 
+/// Whether a server is at work on a request: between two attempts no server can be silent. Shared by the request's
+/// context, which knows when an attempt ends, and the session that watches the limits.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AtWork(Arc<AtomicBool>);
+
+impl AtWork {
+    /// The attempt has ended; the next one begins when a server has the request.
+    pub(super) fn end(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    fn begin(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Watches the three limits of one request with one timer, which is moved only when it fires: relaying an event costs
 /// no more than reading the clock.
 #[derive(Debug)]
@@ -30,6 +51,7 @@ pub(super) struct Silence {
     total_at: Option<Instant>,
     /// When the server last gave a sign of life, or the attempt began.
     last: Instant,
+    at_work: AtWork,
     has_begun: bool,
     timer: Option<Pin<Box<Sleep>>>,
     suspicion: Option<Suspicion>,
@@ -48,9 +70,15 @@ struct Suspicion {
 }
 
 impl Silence {
-    /// Limits for a request that must be over at `total_at`.
-    pub(super) fn new(first_byte: Option<Duration>, between: Option<Duration>, total_at: Option<Instant>) -> Self {
-        Self { first_byte, between, total_at, last: Instant::now(), has_begun: false, timer: None, suspicion: None }
+    /// Limits for a request that must be over at `total_at`, and that no server has yet.
+    pub(super) fn new(
+        first_byte: Option<Duration>,
+        between: Option<Duration>,
+        total_at: Option<Instant>,
+        at_work: AtWork,
+    ) -> Self {
+        let last = Instant::now();
+        Self { first_byte, between, total_at, last, at_work, has_begun: false, timer: None, suspicion: None }
     }
 
     /// Also draws conclusions from silence.
@@ -75,6 +103,7 @@ impl Silence {
     /// The request has just been given to a server.
     pub(super) fn begin_attempt(&mut self) {
         self.last = Instant::now();
+        self.at_work.begin();
         self.has_begun = false;
         if let Some(suspicion) = &mut self.suspicion {
             (suspicion.is_stream, suspicion.looked_at) = (false, None);
@@ -89,7 +118,9 @@ impl Silence {
 
     /// The next limit, and what its passing is called.
     fn limit(&self) -> Option<(Instant, ErrorType)> {
-        let silence = if self.has_begun {
+        let silence = if !self.at_work.is_set() {
+            None
+        } else if self.has_begun {
             self.between.map(|limit| (self.last + limit, RESPONSE_IDLE_TIMEOUT))
         } else {
             self.first_byte.map(|limit| (self.last + limit, FIRST_BYTE_TIMEOUT))
@@ -105,7 +136,8 @@ impl Silence {
     pub(super) async fn exceeded(&mut self) -> ErrorType {
         loop {
             let limit = self.limit();
-            let doubt_at = self.suspicion.as_ref().and_then(|suspicion| suspicion.next(self.last, self.has_begun));
+            let suspicion = self.suspicion.as_ref().filter(|_| self.at_work.is_set());
+            let doubt_at = suspicion.and_then(|suspicion| suspicion.next(self.last, self.has_begun));
             let Some(at) = limit.iter().map(|(at, _)| *at).chain(doubt_at).min() else {
                 return std::future::pending().await;
             };
@@ -159,10 +191,17 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    /// The limits of a request that a server has just been given.
+    fn begun(first_byte: Option<Duration>, between: Option<Duration>, total_at: Option<Instant>) -> Silence {
+        let mut silence = Silence::new(first_byte, between, total_at, AtWork::default());
+        silence.begin_attempt();
+        silence
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_first_byte_has_its_own_limit() {
         let begin = Instant::now();
-        let mut silence = Silence::new(Some(5 * SECOND), Some(SECOND), None);
+        let mut silence = begun(Some(5 * SECOND), Some(SECOND), None);
         assert_eq!(silence.exceeded().await, FIRST_BYTE_TIMEOUT);
         assert_eq!(begin.elapsed().as_secs(), 5);
     }
@@ -170,7 +209,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn every_sign_of_life_begins_the_pause_anew() {
         let begin = Instant::now();
-        let mut silence = Silence::new(Some(5 * SECOND), Some(2 * SECOND), None);
+        let mut silence = begun(Some(5 * SECOND), Some(2 * SECOND), None);
         for _ in 0..10 {
             let quiet = tokio::time::timeout(SECOND, silence.exceeded()).await;
             assert!(quiet.is_err(), "a pause of one second is allowed");
@@ -183,7 +222,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_new_attempt_waits_for_its_own_first_byte() {
         let begin = Instant::now();
-        let mut silence = Silence::new(Some(5 * SECOND), Some(SECOND), None);
+        let mut silence = begun(Some(5 * SECOND), Some(SECOND), None);
         assert!(tokio::time::timeout(4 * SECOND, silence.exceeded()).await.is_err());
         silence.begin_attempt();
         assert_eq!(silence.exceeded().await, FIRST_BYTE_TIMEOUT);
@@ -191,9 +230,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn between_attempts_only_the_total_limit_counts() {
+        let begin = Instant::now();
+        let at_work = AtWork::default();
+        let mut silence = Silence::new(Some(SECOND), Some(SECOND), Some(begin + 9 * SECOND), at_work.clone());
+        assert!(tokio::time::timeout(3 * SECOND, silence.exceeded()).await.is_err(), "no server has it yet");
+        silence.begin_attempt();
+        at_work.end();
+        assert_eq!(silence.exceeded().await, TOTAL_TIMEOUT);
+        assert_eq!(begin.elapsed().as_secs(), 9);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn the_total_limit_holds_however_lively_the_server_is() {
         let begin = Instant::now();
-        let mut silence = Silence::new(None, Some(2 * SECOND), Some(begin + 3 * SECOND));
+        let mut silence = begun(None, Some(2 * SECOND), Some(begin + 3 * SECOND));
         let error = loop {
             match tokio::time::timeout(SECOND, silence.exceeded()).await {
                 Ok(error) => break error,
@@ -206,7 +257,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn without_limits_it_waits_for_ever() {
-        let mut silence = Silence::new(None, None, None);
+        let mut silence = begun(None, None, None);
         assert!(tokio::time::timeout(Duration::from_secs(1_000_000), silence.exceeded()).await.is_err());
     }
 }

@@ -93,6 +93,7 @@ fn config(server: SocketAddr) -> Config {
         queue: QueueLimits::default(),
         strip_request_headers: Vec::new(),
         upstream_authorization: None,
+        access: crate::access::Rules::default(),
         shutdown: Shutdown::default(),
         pingora: ServerConf::default(),
     }

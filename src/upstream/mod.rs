@@ -8,6 +8,7 @@
 //!   ArcSwap<InForce>      -> read once per request
 //!     Arc<Config>
 //!     Arc<Server> by number: address, standing (health, draining)
+//!     Access: who may do what; its counters are carried over
 //!   Balancer, Metrics     <- told about every change
 //! ```
 
@@ -18,9 +19,11 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 pub use server::{Server, Standing, Verdict};
 
+use crate::access::Access;
 use crate::balance::{Admission, Balancer, GroupMismatch, Topology, TopologyError};
 use crate::config::Config;
 use crate::metrics::{Metrics, Roster};
@@ -47,6 +50,8 @@ pub struct InForce {
     pub config: Arc<Config>,
     /// Counts the changes since the start, from 1.
     pub generation: u64,
+    /// Who may do what, and what runs and is used up under that.
+    pub access: Access,
     /// Server numbers, group by group, in configured order.
     groups: Vec<Vec<usize>>,
     /// By number. Servers that have left stay until their number is given to another.
@@ -107,7 +112,8 @@ impl Live {
                 number += 1;
             }
         }
-        let in_force = InForce { config: Arc::new(config), generation: 1, groups, servers };
+        let access = Access::new(config.access.clone(), Instant::now());
+        let in_force = InForce { config: Arc::new(config), generation: 1, access, groups, servers };
         let config = &in_force.config;
         let balancer = Arc::new(Balancer::new(in_force.topology()?, config.policy.clone(), config.ties)?);
         for server in in_force.servers() {
@@ -180,7 +186,9 @@ impl Live {
             groups.push(numbers);
         }
         let (policy, ties) = (config.policy.clone(), config.ties);
-        let new = Arc::new(InForce { config: Arc::new(config), generation: old.generation + 1, groups, servers });
+        let access = old.access.successor(config.access.clone(), Instant::now());
+        let (config, generation) = (Arc::new(config), old.generation + 1);
+        let new = Arc::new(InForce { config, generation, access, groups, servers });
         let topology = new.topology()?;
         // Names first, then the servers themselves, then the balancer: whoever is given a server finds it.
         self.metrics.follow(&new.roster());

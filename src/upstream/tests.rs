@@ -35,6 +35,7 @@ fn config(groups: &[(&str, &[u16])]) -> Config {
         queue: QueueLimits::default(),
         strip_request_headers: Vec::new(),
         upstream_authorization: None,
+        access: crate::access::Rules::default(),
         shutdown: Shutdown::default(),
         pingora: ServerConf::default(),
     }

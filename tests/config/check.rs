@@ -37,7 +37,7 @@ groups:
     up_to_tokens: 3000
     servers: [10.0.0.4:8100]
 policy: {sensitivity: 2, affinity_strength: 0.5, redirect_threshold: 0.25, neighbours: all, ties: first}
-limits: {max_body_size: 1MiB}
+limits: {max_body_size: 1MiB, max_header_size: 32KiB, max_headers: 64, max_uri_size: 8KiB, max_concurrent_per_client: 9}
 timeouts:
   connect: 1s
   request_header: 2s
@@ -56,6 +56,13 @@ health:
   probation: {max_in_flight: 2, successes: 5}
 headers: {strip: []}
 upstream: {api_key: sk-upstream}
+access:
+  keys: [{name: a, key: sk-a, requests_per_minute: 60}, {name: b, key: sk-b, max_concurrent: none}]
+  key_limits: {tokens_per_minute: 1000, max_concurrent: 2}
+  open_admin_paths: [/sleep, /wake_up]
+  close_paths: [/metrics]
+forwarded: {trusted_proxies: [10.0.0.0/8, \"::1\"]}
+cors: {allow_origins: [\"https://a.test\", \"http://b.test:8080\"]}
 shutdown: {delay: 5s, grace: 2m}
 pingora: {threads: 3, work_stealing: false, upgrade_sock: /run/t, daemon: true}
 ";
@@ -76,7 +83,8 @@ group middle: prompts from 1000 to below 2000 tokens
   10.0.0.3:8100
 group long: prompts from 2000 tokens, planned up to 3000
   10.0.0.4:8100
-limits: max_body_size 1.0 MiB
+limits: max_body_size 1.0 MiB, max_header_size 32.0 KiB, max_headers 64, max_uri_size 8.0 KiB, \
+max_concurrent_per_client 9
 timeouts: connect 1s, request_header 2s, request_body_idle 3s, request_body 4s, first_byte 5s, response_idle none, \
 client_write none, total 1h, client_keepalive 6s, server_keepalive 500ms
 retry: max_attempts 5, base_delay 0s, max_delay 1s
@@ -86,6 +94,12 @@ health: probation max_in_flight 2, successes 5
 queue: max_requests 1000, max_size 1.0 GiB, max_wait 30s
 headers: strip none
 upstream: the configured key is sent to servers without a key of their own
+access: keys needed except for /health, /healthcheck, /ping; they are not passed on to servers
+  key a: requests_per_minute 60, tokens_per_minute 1000, max_concurrent 2
+  key b: requests_per_minute none, tokens_per_minute 1000, max_concurrent none
+  administrative paths closed, except /sleep, /wake_up; also closed: /metrics
+forwarded: trusted_proxies 10.0.0.0/8, ::1/128
+cors: pages of https://a.test, http://b.test:8080
 shutdown: delay 5s, grace 2m
 pingora: in the background, 3 threads, no work stealing, upgrade_sock /run/t
 ";

@@ -40,6 +40,9 @@ fn the_policy_knows_no_network_no_clock_and_nothing_above_it() {
         assert_eq!(mentions(folder, &foreign), [""; 0], "{folder}");
         assert_eq!(mentions(folder, &above), [""; 0], "{folder}");
     }
+    let foreign = ["pingora::", "std::fs", "tokio::net", "crate::config", "crate::proxy", "crate::balance"];
+    assert_eq!(mentions("src/access", &foreign), [""; 0]);
+    assert_eq!(mentions("src/access", &above), [""; 0]);
     assert_eq!(mentions("src/prompt", &["crate::balance"]), [""; 0], "measuring comes before choosing");
 }
 

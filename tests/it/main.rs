@@ -9,6 +9,7 @@
 #![allow(clippy::large_futures, reason = "tests run once; their size does not matter")]
 #![allow(clippy::needless_pass_by_value, reason = "helpers of tests take what is at hand")]
 
+mod access; // API keys and their limits, closed paths, limits on the header, secrets
 mod addresses; // addresses of servers, the health check, the list of models
 mod body; // a request body on its way to the server
 mod broken; // servers that die before they have answered
@@ -16,6 +17,7 @@ mod captures; // replays of what a real vLLM put on the wire
 mod chaos; // everything at once
 mod corners; // early and interim answers, bytes at odd moments
 mod counted; // what the metrics say of requests
+mod edges; // what browsers and servers are told: CORS, forwarded headers
 mod engine; // what real servers do when their engine hangs, dies or shuts down
 mod estimate; // how much a request counts
 mod harness; // the support module itself, without Tidegate

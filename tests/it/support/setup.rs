@@ -13,11 +13,12 @@ pub(crate) struct Setup {
     groups: Vec<(String, u64, Vec<String>)>,
     sections: BTreeMap<String, String>,
     open_files: Option<u32>,
+    log_level: Option<String>,
 }
 
 impl Setup {
     pub(crate) fn new() -> Self {
-        Self { groups: Vec::new(), sections: BTreeMap::new(), open_files: None }
+        Self { groups: Vec::new(), sections: BTreeMap::new(), open_files: None, log_level: None }
             .section("policy", "{ kind: reference_bucket, ties: first }")
             .section("retry", "{ max_attempts: 3, base_delay: 1ms, max_delay: 5ms }")
             .section("health", "{ active: { enabled: false } }")
@@ -73,6 +74,16 @@ impl Setup {
         // The shell becomes the program, so that its process id is the program's.
         shell.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &limit.to_string(), program]);
         shell
+    }
+
+    /// Logs at this level instead of the default.
+    pub(crate) fn logging(mut self, level: &str) -> Self {
+        self.log_level = Some(level.into());
+        self
+    }
+
+    pub(crate) fn log_level(&self) -> Option<&str> {
+        self.log_level.as_deref()
     }
 
     /// The file.

@@ -54,6 +54,7 @@ impl Tidegate {
         std::fs::write(directory.path().join(CONFIG), setup.yaml(address, admin)).expect("the directory is writable");
         let log = "stderr".to_owned();
         let mut program = command(setup.program(), directory.path(), &log);
+        program.envs(setup.log_level().map(|level| ("RUST_LOG", level)));
         let child = program.envs(environment.iter().copied()).spawn().expect("the program can be run");
         let mut tidegate = Self { address, admin, child, directory, log };
         until("Tidegate accepts connections", async || {
