@@ -13,7 +13,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 use tempfile::TempDir;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio_rustls::client::TlsStream;
@@ -155,7 +155,15 @@ impl Relay {
         Self::start(move |stream| {
             let acceptor = acceptor.clone();
             async move {
-                let Ok(secured) = acceptor.accept(stream).await else { return };
+                let secured = match acceptor.accept(stream).into_fallible().await {
+                    Ok(secured) => secured,
+                    // What still comes is read: a reset could overtake the alert.
+                    Err((_, mut stream)) => {
+                        stream.shutdown().await.ok();
+                        tokio::io::copy(&mut stream, &mut tokio::io::sink()).await.ok();
+                        return;
+                    }
+                };
                 let plain = TcpStream::connect(to).await.expect("the address accepts connections");
                 plain.set_nodelay(true).expect("a connected socket takes the option");
                 relay(secured, plain).await;
