@@ -13,7 +13,9 @@ use crate::admin::{self, Admin};
 use crate::cli::Demo;
 use crate::config::{self, Config, Flags, Refusal};
 use crate::demo::{self, DemoSettings};
+use crate::discovery;
 use crate::proxy::{ClientConnections, Proxy};
+use crate::reload::{self, Origin, Reloader};
 use crate::upstream::{ApplyError, Live};
 
 /// Why Tidegate does not start.
@@ -39,12 +41,14 @@ pub enum StartError {
 }
 
 /// Builds everything; nothing listens before [`Server::run_forever`]. With `upgrade` the listening sockets are taken
-/// over from the running process.
+/// over from the running process. The origin is where the configuration is read again for a reload.
 ///
 /// # Errors
 /// When the configuration cannot be run on this machine.
-pub fn build(config: Config, upgrade: bool) -> Result<Server, StartError> {
-    let pingora_conf = copy_of(&config.pingora)?;
+pub fn build(config: Config, origin: Option<Origin>, upgrade: bool) -> Result<Server, StartError> {
+    let pingora_conf = config::copy_of(&config.pingora).map_err(StartError::PingoraSettings)?;
+    // Each request's own configuration bounds its attempts, so that a reload can change the bound.
+    let pingora_conf = ServerConf { max_retries: config::MAX_ATTEMPTS, ..pingora_conf };
     let live = Arc::new(Live::new(config)?);
     let config = Arc::clone(&live.get().config);
     if !upgrade {
@@ -54,14 +58,21 @@ pub fn build(config: Config, upgrade: bool) -> Result<Server, StartError> {
     let opt = Opt { upgrade, ..Opt::default() };
     let mut server = Server::new_with_opt_and_conf(opt, pingora_conf);
     let proxy = http_proxy(&server.configuration, Proxy::new(Arc::clone(&live)));
-    let mut clients = Service::new("clients".to_owned(), ClientConnections::new(proxy, &config.timeouts));
+    let mut clients = Service::new("clients".to_owned(), ClientConnections::new(proxy, Arc::clone(&live)));
     for address in &config.listen {
         clients.add_tcp(&address.to_string());
         log::info!("listening on {address}");
     }
     server.add_service(clients);
+    if let Err(error) = reload::survive_hangup() {
+        log::warn!("SIGHUP cannot be received ({error}); reload with POST /reload");
+    }
+    discovery::look_before_start(&live);
+    server.add_service(discovery::service(Arc::clone(&live)));
+    let reloader = Arc::new(Reloader::new(live, origin));
+    server.add_service(reload::service(Arc::clone(&reloader)));
     if let Some(address) = config.admin {
-        server.add_service(admin::service(address, Admin::new(live)));
+        server.add_service(admin::service(address, Admin::new(reloader)));
         log::info!("admin listener on {address}");
     }
     server.bootstrap();
@@ -89,18 +100,12 @@ pub fn build_demo(demo: &Demo) -> Result<Server, StartError> {
         .map(|(group, port)| (format!("{group}-{port}"), (Ipv4Addr::LOCALHOST, port).into()))
         .collect();
     check_addresses(servers.iter().map(|(_, address)| address))?;
-    let mut server = build(config, false)?;
+    let mut server = build(config, None, false)?;
     for (name, address) in servers {
         server.add_service(demo::service(&name, address, DemoSettings::default()));
         log::info!("demo server {name} on {address}");
     }
     Ok(server)
-}
-
-/// Pingora takes its settings for itself and they cannot be cloned; the status shows them, too.
-fn copy_of(settings: &ServerConf) -> Result<ServerConf, StartError> {
-    let copy = serde_json::to_value(settings).and_then(serde_json::from_value);
-    copy.map_err(|error| StartError::PingoraSettings(error.to_string()))
 }
 
 /// Finds out whether the addresses are free, for a clear word at start: Pingora binds them later, and panics.

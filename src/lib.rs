@@ -16,7 +16,9 @@
 //!
 //! ```text
 //! main -> app -> proxy  -> prompt, balance, metrics
-//!                admin  -> balance, metrics
+//!                admin  -> balance, metrics, reload
+//!                reload -> discovery, upstream, config
+//!                discovery -> upstream
 //!         config -> balance, prompt         (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
 //!         prompt: std and small crates only; no Pingora, no I/O, no clock
@@ -36,6 +38,8 @@
 //! | an error answer | `src/proxy/reject.rs` |
 //! | a time limit towards a server | `src/proxy/silence.rs` |
 //! | a configuration key | `src/config/` |
+//! | what a reload changes, and what needs a restart | `src/config/difference.rs`, `src/reload/` |
+//! | where servers are found | `src/discovery/` |
 //! | a metric | `src/metrics/` |
 //! | the admin listener | `src/admin/` |
 
@@ -45,8 +49,10 @@ pub mod balance;
 pub mod cli;
 pub mod config;
 pub mod demo;
+pub mod discovery;
 pub mod healthcheck;
 pub mod metrics;
 pub mod prompt;
 pub mod proxy;
+pub mod reload;
 pub mod upstream;

@@ -10,6 +10,7 @@ use tidegate::app::{self, StartError};
 use tidegate::cli::{self, Command, EXIT_USAGE};
 use tidegate::config::{self, Config, Flags, Summary};
 use tidegate::healthcheck;
+use tidegate::reload::Origin;
 
 /// A health check that takes longer has failed.
 const HEALTHCHECK_WITHIN: Duration = Duration::from_secs(3);
@@ -18,7 +19,11 @@ fn main() -> ExitCode {
     match cli::parse(env::args_os()) {
         Ok(Command::Check { file }) => check(&file),
         Ok(Command::Run { file, flags, upgrade }) => match load(file.as_deref(), &flags) {
-            Some(config) => run(|| app::build(config, upgrade)),
+            Some(config) => {
+                // Absolute, because a daemon changes its directory; not resolved, because links may change.
+                let origin = file.and_then(|file| std::path::absolute(file).ok()).map(|file| Origin { file, flags });
+                run(|| app::build(config, origin, upgrade))
+            }
             None => EXIT_USAGE.into(),
         },
         Ok(Command::Demo(demo)) => run(|| app::build_demo(&demo)),

@@ -35,6 +35,12 @@ pub(super) struct BucketStatus {
 pub(super) struct ConfigStatus {
     listen: Vec<String>,
     admin: Option<String>,
+    /// Whether a token is asked for where something is changed.
+    admin_token_set: bool,
+    /// Whether it is asked for everywhere.
+    admin_protect_reads: bool,
+    /// Whether the file is watched.
+    watch: bool,
     max_body_bytes: usize,
     timeouts_seconds: TimeoutsStatus,
     retry: RetryStatus,
@@ -107,6 +113,8 @@ impl ConfigStatus {
         let Config {
             listen,
             admin,
+            admin_access,
+            watch,
             groups: _,
             policy: _,
             ties: _,
@@ -120,6 +128,9 @@ impl ConfigStatus {
         Self {
             listen: listen.iter().map(ToString::to_string).collect(),
             admin: admin.map(|address| address.to_string()),
+            admin_token_set: admin_access.token.is_some(),
+            admin_protect_reads: admin_access.protect_reads,
+            watch: *watch,
             max_body_bytes: *max_body_bytes,
             timeouts_seconds: TimeoutsStatus::of(timeouts),
             retry: RetryStatus::of(retry),

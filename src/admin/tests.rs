@@ -18,9 +18,10 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::balance::{Balancer, Bucket, Buckets, Neighbours, Policy, RedirectTuning, Ties, Tried};
-use crate::config::{Config, Group, Retry, Server, Timeouts};
+use crate::config::{AdminAccess, Config, Group, Retry, Server, Timeouts};
 use crate::metrics::{FinishedRequest, Metrics, Outcome, RetryReason};
 use crate::prompt::{Demand, Endpoint};
+use crate::upstream::Live;
 
 const SERVER_KEY: &str = "Bearer key-of-one-server";
 const COMMON_KEY: &str = "Bearer key-of-all-servers";
@@ -39,7 +40,7 @@ impl Running {
     fn start(config: Config) -> Self {
         let live = Arc::new(Live::new(config).unwrap());
         let (balancer, metrics) = (Arc::clone(live.balancer()), Arc::clone(live.metrics()));
-        let admin = Admin::new(live);
+        let admin = Admin::new(Arc::new(Reloader::new(live, None)));
 
         // The socket is bound here and handed over as in a restart, so that nobody else can take the port.
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -102,7 +103,7 @@ impl Reply {
 }
 
 fn server(name: &str, host: &str, port: u16) -> Server {
-    Server { name: name.to_owned(), host: host.to_owned(), port, authorization: None }
+    Server { name: name.to_owned(), host: host.to_owned(), port, authorization: None, is_drained: false }
 }
 
 /// Two groups, `short` with two servers and `long` with one.
@@ -114,9 +115,11 @@ fn config() -> Config {
     Config {
         listen: vec!["0.0.0.0:8000".parse().unwrap(), "[::]:8000".parse().unwrap()],
         admin: Some("127.0.0.1:9000".parse().unwrap()),
+        admin_access: AdminAccess::default(),
+        watch: false,
         groups: vec![
-            Group { name: "short".to_owned(), servers: vec![server("a", "vllm-a", 8100), with_key] },
-            Group { name: "long".to_owned(), servers: vec![server("c", "10.0.0.3", 8102)] },
+            Group { name: "short".to_owned(), servers: vec![server("a", "vllm-a", 8100), with_key], discover: None },
+            Group { name: "long".to_owned(), servers: vec![server("c", "10.0.0.3", 8102)], discover: None },
         ],
         policy: Policy::ReferenceBucket(Buckets::new(ranges, tuning).unwrap()),
         ties: Ties::LeastRecentlyUsed,
@@ -171,19 +174,19 @@ async fn status_is_what_the_balancer_and_the_metrics_say() {
         status["groups"],
         json!([
             {
-                "name": "short", "from_tokens": 0, "to_tokens": 1_000, "load_tokens": 0.0, "in_flight": 1,
+                "name": "short", "from_tokens": 0, "to_tokens": 1_000, "load_tokens": 0.0, "in_flight": 1, "discover": null,
                 "servers": [
                     { "name": "a", "authority": "vllm-a:8100", "authorization_set": false,
-                      "load_tokens": 0.0, "in_flight": 1, "health": "healthy", "draining": false },
+                      "load_tokens": 0.0, "in_flight": 1, "health": "healthy", "draining": false, "drained": false },
                     { "name": "b", "authority": "[::1]:8101", "authorization_set": true,
-                      "load_tokens": 0.0, "in_flight": 0, "health": "healthy", "draining": false },
+                      "load_tokens": 0.0, "in_flight": 0, "health": "healthy", "draining": false, "drained": false },
                 ],
             },
             {
-                "name": "long", "from_tokens": 1_000, "to_tokens": 4_000, "load_tokens": 1_000.5, "in_flight": 1,
+                "name": "long", "from_tokens": 1_000, "to_tokens": 4_000, "load_tokens": 1_000.5, "in_flight": 1, "discover": null,
                 "servers": [
                     { "name": "c", "authority": "10.0.0.3:8102", "authorization_set": false,
-                      "load_tokens": 1_000.5, "in_flight": 1, "health": "healthy", "draining": false },
+                      "load_tokens": 1_000.5, "in_flight": 1, "health": "healthy", "draining": false, "drained": false },
                 ],
             },
         ])
@@ -220,6 +223,9 @@ async fn status_shows_the_configuration_in_force() {
         json!({
             "listen": ["0.0.0.0:8000", "[::]:8000"],
             "admin": "127.0.0.1:9000",
+            "admin_token_set": false,
+            "admin_protect_reads": false,
+            "watch": false,
             "max_body_bytes": 1_048_576,
             "timeouts_seconds": {
                 "connect": 5.0, "request_header": 10.0, "request_body_idle": 30.0, "request_body": 300.0,

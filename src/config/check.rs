@@ -24,6 +24,8 @@ impl Draft {
         let config = Config {
             listen: listen.into_iter().map(|listener| listener.value).collect(),
             admin,
+            admin_access: self.admin_access,
+            watch: self.watch,
             groups,
             policy: policy?,
             ties: self.policy.ties,
@@ -158,11 +160,11 @@ fn refuse_loops(groups: &[GroupDraft], listen: &[Located<SocketAddr>], admin: Op
 
 fn group(draft: GroupDraft) -> Option<Group> {
     let servers = draft.servers.into_iter().map(|server| {
-        let ServerDraft { endpoint, name, authorization } = server.value;
+        let ServerDraft { endpoint, name, authorization, is_drained } = server.value;
         let name = name.unwrap_or_else(|| endpoint.authority());
-        Server { name, host: endpoint.host, port: endpoint.port, authorization }
+        Server { name, host: endpoint.host, port: endpoint.port, authorization, is_drained }
     });
-    Some(Group { name: draft.name?.value, servers: servers.collect() })
+    Some(Group { name: draft.name?.value, servers: servers.collect(), discover: draft.discover })
 }
 
 impl Bound {

@@ -10,7 +10,7 @@ use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
 use super::section::{Item, Parsed, Section, or_none};
 use super::yaml::Node;
-use super::{Environment, Retry, Timeouts, secret, settings, value};
+use super::{AdminAccess, Discover, Environment, Retry, Timeouts, discover, secret, settings, value};
 use crate::balance::Ties;
 
 /// A configuration that is not yet checked as a whole. Filled from a file, from flags, or from both.
@@ -18,6 +18,8 @@ use crate::balance::Ties;
 pub(super) struct Draft {
     pub(super) listen: Vec<Located<Endpoint>>,
     pub(super) admin: Option<Located<Endpoint>>,
+    pub(super) admin_access: AdminAccess,
+    pub(super) watch: bool,
     pub(super) groups: Vec<GroupDraft>,
     pub(super) policy: PolicyDraft,
     pub(super) max_body_bytes: usize,
@@ -35,6 +37,7 @@ pub(super) struct GroupDraft {
     pub(super) name: Option<Located<String>>,
     pub(super) bound: Bound,
     pub(super) servers: Vec<Located<ServerDraft>>,
+    pub(super) discover: Option<Discover>,
 }
 
 /// The upper bound of a group's prompt lengths, in tokens.
@@ -50,12 +53,13 @@ pub(super) struct ServerDraft {
     pub(super) endpoint: Endpoint,
     pub(super) name: Option<String>,
     pub(super) authorization: Option<HeaderValue>,
+    pub(super) is_drained: bool,
 }
 
 impl ServerDraft {
     /// A server of which only the address is known.
     pub(super) fn at(endpoint: Endpoint) -> Self {
-        Self { endpoint, name: None, authorization: None }
+        Self { endpoint, name: None, authorization: None, is_drained: false }
     }
 }
 
@@ -66,6 +70,8 @@ impl Draft {
         Self {
             listen: vec![Located::new(localhost, Spot::named("listen"))],
             admin: None,
+            admin_access: AdminAccess::default(),
+            watch: false,
             groups: Vec::new(),
             policy,
             max_body_bytes: settings::DEFAULT_MAX_BODY_BYTES,
@@ -81,12 +87,15 @@ impl Draft {
     pub(super) fn read(root: Option<&Node>, file: Spot, problems: &Problems, environment: Environment<'_>) -> Self {
         Section::read(root, file, problems, |section| {
             let listen = section.one_or_more("listen", endpoint);
-            let admin = section.section("admin", admin);
+            let (admin, admin_access) = section.section("admin", |section| admin(section, environment));
+            let watch = section.value("watch", value::switch).is_some_and(|watch| watch.value);
             let groups = section.filled_list("groups", "groups");
             let groups = groups.iter().map(|item| group(item, environment)).collect();
             let mut draft = Self::new(section.section("policy", PolicyDraft::read));
             draft.listen = listen.unwrap_or(draft.listen);
             draft.admin = admin;
+            draft.admin_access = admin_access;
+            draft.watch = watch;
             draft.groups = groups;
             draft.max_body_bytes = section.section("limits", settings::max_body_bytes);
             draft.timeouts = section.section("timeouts", settings::timeouts);
@@ -115,7 +124,7 @@ impl GroupDraft {
     fn named(name: &str) -> Self {
         let spot = Spot::named("--server-hosts");
         let name = Some(Located::new(name.to_owned(), spot.clone()));
-        Self { spot, name, bound: Bound::Absent, servers: Vec::new() }
+        Self { spot, name, bound: Bound::Absent, servers: Vec::new(), discover: None }
     }
 }
 
@@ -127,11 +136,17 @@ fn server_address(node: &Node) -> Parsed<Endpoint> {
     address::server(node.text().unwrap_or_default())
 }
 
-fn admin(section: &mut Section<'_>) -> Option<Located<Endpoint>> {
+fn admin(section: &mut Section<'_>, environment: Environment<'_>) -> (Option<Located<Endpoint>>, AdminAccess) {
     let default = Endpoint { host: "127.0.0.1".to_owned(), port: 9400 };
     let default = Located::new(Some(default), section.spot().child("listen"));
     let Located { value, spot } = section.value("listen", or_none(endpoint)).unwrap_or(default);
-    value.map(|endpoint| Located::new(endpoint, spot))
+    let token = secret::bearer_token(section, ["token", "token_env"], environment);
+    let protect_reads = section.value("protect_reads", value::switch).filter(|protect| protect.value);
+    if let Some(protect) = protect_reads.as_ref().filter(|_| !section.has("token") && !section.has("token_env")) {
+        section.error(&protect.spot, "true without a token, expected token or token_env beside it");
+    }
+    let access = AdminAccess { token, protect_reads: protect_reads.is_some() };
+    (value.map(|endpoint| Located::new(endpoint, spot)), access)
 }
 
 fn group(item: &Item<'_>, environment: Environment<'_>) -> GroupDraft {
@@ -142,9 +157,13 @@ fn group(item: &Item<'_>, environment: Environment<'_>) -> GroupDraft {
             (None, true) => Bound::Refused,
             (None, false) => Bound::Absent,
         };
-        let servers = section.filled_list("servers", "servers");
+        let discover = section.section("discover", discover::read);
+        let servers = match &discover {
+            Some(_) => section.list("servers", "servers").unwrap_or_default(),
+            None => section.filled_list("servers", "servers"),
+        };
         let servers = servers.iter().filter_map(|item| server(item, environment)).collect();
-        GroupDraft { spot: section.spot().clone(), name, bound, servers }
+        GroupDraft { spot: section.spot().clone(), name, bound, servers, discover }
     })
 }
 
@@ -158,7 +177,8 @@ fn server(item: &Item<'_>, environment: Environment<'_>) -> Option<Located<Serve
         let address = section.required("address", server_address);
         let name = section.value("name", value::name).map(|name| name.value);
         let authorization = secret::authorization(section, environment);
+        let is_drained = section.value("drain", value::switch).is_some_and(|drain| drain.value);
         let Located { value: endpoint, spot } = address?;
-        Some(Located::new(ServerDraft { endpoint, name, authorization }, spot))
+        Some(Located::new(ServerDraft { endpoint, name, authorization, is_drained }, spot))
     })
 }

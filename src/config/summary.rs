@@ -17,6 +17,8 @@ impl Display for Summary<'_> {
         let Self(config) = self;
         writeln!(out, "listen: {}", list(&config.listen))?;
         writeln!(out, "admin: {}", config.admin.map_or_else(|| "none".to_owned(), |admin| admin.to_string()))?;
+        writeln!(out, "admin access: {}", admin_access(config))?;
+        writeln!(out, "watch: {}", if config.watch { "the file is watched" } else { "the file is not watched" })?;
         writeln!(out, "policy: {}", policy(config))?;
         for (index, group) in config.groups.iter().enumerate() {
             self::group(out, group, &range(&config.policy, index))?;
@@ -33,12 +35,20 @@ impl Display for Summary<'_> {
     }
 }
 
-fn list<T: Display>(items: &[T]) -> String {
+fn admin_access(config: &Config) -> &'static str {
+    match (&config.admin_access.token, config.admin_access.protect_reads) {
+        (None, _) => "open",
+        (Some(_), false) => "a token for what changes something",
+        (Some(_), true) => "a token for everything but /healthz",
+    }
+}
+
+pub(super) fn list<T: Display>(items: &[T]) -> String {
     let items: Vec<_> = items.iter().map(ToString::to_string).collect();
     if items.is_empty() { "none".to_owned() } else { items.join(", ") }
 }
 
-fn policy(config: &Config) -> String {
+pub(super) fn policy(config: &Config) -> String {
     let ties = match config.ties {
         Ties::First => "first",
         Ties::LeastRecentlyUsed => "least_recently_used",
@@ -61,7 +71,7 @@ fn policy(config: &Config) -> String {
 }
 
 /// The prompts that a group is for.
-fn range(policy: &Policy, group: usize) -> String {
+pub(super) fn range(policy: &Policy, group: usize) -> String {
     let Policy::ReferenceBucket(buckets) = policy else { return "all prompts".to_owned() };
     let ranges = buckets.ranges();
     match ranges.get(group) {
@@ -81,15 +91,24 @@ fn group(out: &mut fmt::Formatter<'_>, group: &Group, range: &str) -> fmt::Resul
         if server.name != authority {
             write!(out, ", name {}", server.name)?;
         }
-        out.write_str(if server.authorization.is_some() { ", a key of its own\n" } else { "\n" })?;
+        out.write_str(if server.authorization.is_some() { ", a key of its own" } else { "" })?;
+        out.write_str(if server.is_drained { ", drained\n" } else { "\n" })?;
+    }
+    if let Some(discover) = &group.discover {
+        writeln!(out, "  discovered: {}, every {}", discover.source, humantime::format_duration(discover.interval))?;
     }
     Ok(())
 }
 
 fn timeouts(limits: &Timeouts) -> String {
+    list(&named_timeouts(limits).map(|(name, limit)| format!("{name} {}", or_none(limit))))
+}
+
+/// Every time limit with its key.
+pub(super) fn named_timeouts(limits: &Timeouts) -> [(&'static str, Option<Duration>); 10] {
     let Timeouts { connect, request_header, request_body_idle, request_body, first_byte, .. } = *limits;
     let Timeouts { response_idle, client_write, total, client_keepalive, server_keepalive, .. } = *limits;
-    let named = [
+    [
         ("connect", Some(connect)),
         ("request_header", Some(request_header)),
         ("request_body_idle", Some(request_body_idle)),
@@ -100,11 +119,10 @@ fn timeouts(limits: &Timeouts) -> String {
         ("total", total),
         ("client_keepalive", Some(client_keepalive)),
         ("server_keepalive", Some(server_keepalive)),
-    ];
-    list(&named.map(|(name, limit)| format!("{name} {}", or_none(limit))))
+    ]
 }
 
-fn or_none(limit: Option<Duration>) -> String {
+pub(super) fn or_none(limit: Option<Duration>) -> String {
     limit.map_or_else(|| "none".to_owned(), |limit| humantime::format_duration(limit).to_string())
 }
 

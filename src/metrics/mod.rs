@@ -25,12 +25,13 @@ use arc_swap::ArcSwap;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 pub use exposition::Format;
 use families::SecondsByGroup;
-use labels::{AttemptLabels, ReasonLabels, RedirectLabels, RequestLabels, status_class};
+use labels::{AttemptLabels, ReasonLabels, RedirectLabels, RequestLabels, ServerLabels, status_class};
 pub use labels::{AttemptResult, FinishedRequest, Outcome, RetryReason};
 use process::Process;
 pub use usage::Roster;
@@ -53,6 +54,7 @@ pub struct Metrics {
     retries: [Counter; RetryReason::ALL.len()],
     redirects: Family<RedirectLabels, Counter>,
     redirects_in_all: Counter,
+    draining: Family<ServerLabels, Gauge>,
     request_bytes: Counter,
     response_bytes: Counter,
     request_body_bytes: Histogram,
@@ -68,6 +70,8 @@ struct Series {
     attempts: Vec<Option<[Counter; AttemptResult::ALL.len()]>>,
     /// By group of origin and destination. What is on the diagonal is never counted.
     redirects: Vec<Vec<Counter>>,
+    /// By server number.
+    draining: Vec<Option<Gauge>>,
     /// By group.
     time_to_first_byte: Vec<Histogram>,
     /// By group.
@@ -138,6 +142,13 @@ impl Metrics {
         if let Some(redirects) = redirects.filter(|_| from_group != to_group) {
             redirects.inc();
             self.redirects_in_all.inc();
+        }
+    }
+
+    /// Says whether a server gets nothing new because somebody wants it empty.
+    pub fn server_draining(&self, server: usize, is_draining: bool) {
+        if let Some(Some(draining)) = self.series.load().draining.get(server) {
+            draining.set(is_draining.into());
         }
     }
 

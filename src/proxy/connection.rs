@@ -4,7 +4,6 @@
 use std::cell::Cell;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
@@ -16,7 +15,7 @@ use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Proxy;
-use crate::config::Timeouts;
+use crate::upstream::Live;
 
 /// What an HTTP/2 client sends first (RFC 9113, section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -43,8 +42,8 @@ pub(super) fn header_has_come() {
 /// Which protocol a client speaks is found out here: Pingora would wait for 24 bytes before it decides, without a
 /// limit, and short requests have fewer.
 pub struct ClientConnections {
-    http1: Arc<Requests>,
-    http2: Arc<Requests>,
+    proxy: Arc<HttpProxy<Proxy>>,
+    live: Arc<Live>,
 }
 
 impl std::fmt::Debug for ClientConnections {
@@ -56,10 +55,8 @@ impl std::fmt::Debug for ClientConnections {
 impl ClientConnections {
     /// Connections whose requests the proxy handles.
     #[must_use]
-    pub fn new(proxy: HttpProxy<Proxy>, timeouts: &Timeouts) -> Self {
-        let proxy = Arc::new(proxy);
-        let requests = |h2c| Arc::new(Requests::new(Arc::clone(&proxy), h2c, timeouts));
-        Self { http1: requests(false), http2: requests(true) }
+    pub fn new(proxy: HttpProxy<Proxy>, live: Arc<Live>) -> Self {
+        Self { proxy: Arc::new(proxy), live }
     }
 }
 
@@ -67,13 +64,14 @@ impl ClientConnections {
 impl ServerApp for ClientConnections {
     async fn process_new(self: &Arc<Self>, mut stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
         let accepted = Instant::now();
-        let is_http2 = timeout_at(accepted + self.http1.request_header, speaks_http2(&mut stream)).await.ok()?.ok()?;
-        let requests = if is_http2 { &self.http2 } else { &self.http1 };
+        let request_header = self.live.get().config.timeouts.request_header;
+        let is_http2 = timeout_at(accepted + request_header, speaks_http2(&mut stream)).await.ok()?.ok()?;
+        let requests = Arc::new(Requests::new(self, is_http2));
         ACCEPTED.scope(accepted, requests.process_new(stream, shutdown)).await
     }
 
     async fn cleanup(&self) {
-        self.http1.proxy.http_cleanup().await;
+        self.proxy.http_cleanup().await;
     }
 }
 
@@ -94,25 +92,27 @@ async fn speaks_http2(stream: &mut Stream) -> std::io::Result<bool> {
 struct Requests {
     proxy: Arc<HttpProxy<Proxy>>,
     options: HttpServerOptions,
-    request_header: Duration,
-    keepalive: Duration,
+    /// Asked at each request: a connection may outlive many configurations.
+    live: Arc<Live>,
 }
 
 impl Requests {
-    fn new(proxy: Arc<HttpProxy<Proxy>>, h2c: bool, timeouts: &Timeouts) -> Self {
+    fn new(connections: &ClientConnections, h2c: bool) -> Self {
+        let live = Arc::clone(&connections.live);
         let mut options = HttpServerOptions::default();
         options.h2c = h2c;
         options.keepalive_request_limit = Some(NEW_CONNECTION);
-        options.h2_idle_timeout = Some(timeouts.client_keepalive);
-        Self { proxy, options, request_header: timeouts.request_header, keepalive: timeouts.client_keepalive }
+        options.h2_idle_timeout = Some(live.get().config.timeouts.client_keepalive);
+        Self { proxy: Arc::clone(&connections.proxy), options, live }
     }
 
     /// When the next request's header must have come.
     fn header_deadline(&self, session: &ServerSession) -> Instant {
+        let timeouts = &self.live.get().config.timeouts;
         let is_new = session.get_keepalive_reuses_remaining() == Some(NEW_CONNECTION);
         match ACCEPTED.try_with(|accepted| *accepted) {
-            Ok(accepted) if is_new => accepted + self.request_header,
-            _ => Instant::now() + self.keepalive + self.request_header,
+            Ok(accepted) if is_new => accepted + timeouts.request_header,
+            _ => Instant::now() + timeouts.client_keepalive + timeouts.request_header,
         }
     }
 }
@@ -129,7 +129,8 @@ impl HttpServerApp for Requests {
         }
         session.set_pipelining_enabled(true);
         if session.get_keepalive().is_some() {
-            session.set_keepalive(Some(self.keepalive.as_secs().max(1)));
+            let keepalive = self.live.get().config.timeouts.client_keepalive;
+            session.set_keepalive(Some(keepalive.as_secs().max(1)));
         }
         let deadline = self.header_deadline(&session);
         let serve = async {

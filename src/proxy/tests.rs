@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{Proxy, RequestContext};
 use crate::balance::{Policy, Ties, Usage};
-use crate::config::{Config, Group, Retry, Server, Timeouts};
+use crate::config::{AdminAccess, Config, Group, Retry, Server, Timeouts};
 use crate::upstream::Live;
 
 /// The proxy with a fault: it panics when the server's answer arrives.
@@ -59,12 +59,20 @@ impl ProxyHttp for Panicking {
 }
 
 fn config(server: SocketAddr) -> Config {
-    let server = Server { name: "s0".into(), host: server.ip().to_string(), port: server.port(), authorization: None };
+    let server = Server {
+        name: "s0".into(),
+        host: server.ip().to_string(),
+        port: server.port(),
+        authorization: None,
+        is_drained: false,
+    };
     let second = Duration::from_secs(1);
     Config {
         listen: Vec::new(),
         admin: None,
-        groups: vec![Group { name: "all".into(), servers: vec![server] }],
+        admin_access: AdminAccess::default(),
+        watch: false,
+        groups: vec![Group { name: "all".into(), servers: vec![server], discover: None }],
         policy: Policy::ReferencePlain,
         ties: Ties::First,
         max_body_bytes: 1 << 20,

@@ -1,6 +1,7 @@
 //! A server: its address, how connections to it are made, and how it stands.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -34,15 +35,18 @@ pub struct Server {
     host_header: HeaderValue,
     /// The address when the host is an IP literal.
     literal: Option<SocketAddr>,
-    resolved: Mutex<Resolved>,
-    standing: Mutex<Standing>,
+    /// Shared, as is the standing, with what this server was before its configuration changed.
+    resolved: Arc<Mutex<Resolved>>,
+    standing: Arc<Mutex<Standing>>,
 }
 
 /// Why a server may be given requests, or not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Whether an operator wants it empty.
-    pub is_draining: bool,
+    /// Whether an operator wants it empty, by hand (`POST /drain`).
+    pub is_drained_by_hand: bool,
+    /// Whether the configuration wants it empty (`drain: true`).
+    pub is_drained_by_configuration: bool,
     /// What health checks and its answers say.
     pub verdict: Verdict,
 }
@@ -63,11 +67,23 @@ pub enum Verdict {
 }
 
 impl Standing {
+    /// How a server stands that has just been configured.
+    #[must_use]
+    pub fn of(config: &config::Server) -> Self {
+        Self { is_drained_by_configuration: config.is_drained, ..Self::default() }
+    }
+
+    /// Whether it is to get nothing new, and what runs on it may end in peace.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.is_drained_by_hand || self.is_drained_by_configuration
+    }
+
     /// What the balancer may give the server.
     #[must_use]
     pub fn admission(&self) -> Admission {
         match self.verdict {
-            _ if self.is_draining => Admission::closed(),
+            _ if self.is_draining() => Admission::closed(),
             Verdict::Out => Admission::closed(),
             Verdict::Probation { max_in_flight } => {
                 Admission { max_in_flight: Some(max_in_flight), ..Admission::default() }
@@ -91,7 +107,8 @@ impl Server {
         let host_header = HeaderValue::try_from(config.authority())
             .map_err(|error| Error::because(ErrorType::InternalError, "server host", error))?;
         let literal = config.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, config.port));
-        Ok(Self { number, config, host_header, literal, resolved: Mutex::default(), standing: Mutex::default() })
+        let standing = Arc::new(Mutex::new(Standing::of(&config)));
+        Ok(Self { number, config, host_header, literal, resolved: Arc::default(), standing })
     }
 
     /// The same server under a changed configuration: its number, standing and known addresses stay.
@@ -100,7 +117,8 @@ impl Server {
     /// When the host is no legal header value.
     pub fn reconfigured(&self, config: config::Server) -> Result<Self> {
         let mut server = Self::new(self.number, config)?;
-        server.standing = Mutex::new(self.standing());
+        server.standing = Arc::clone(&self.standing);
+        server.resolved = Arc::clone(&self.resolved);
         Ok(server)
     }
 
@@ -120,6 +138,11 @@ impl Server {
     #[must_use]
     pub fn standing(&self) -> Standing {
         *self.standing.lock()
+    }
+
+    /// Whether this is the same server, if perhaps under another configuration: not one that got its number later.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.standing, &other.standing)
     }
 
     /// Changes how it stands; only [`Live`](super::Live) does, which then tells the balancer.

@@ -68,7 +68,7 @@ FILE:9: timeouts.conect: unknown key, did you mean connect?"
     assert_eq!(
         problems_of(format!("{GOOD}health: {{}}\n")),
         "\
-FILE:9: health: unknown key, expected one of: listen, admin, groups, policy, limits, timeouts, retry, headers, \
+FILE:9: health: unknown key, expected one of: listen, admin, watch, groups, policy, limits, timeouts, retry, headers, \
 upstream, pingora"
     );
 }

@@ -167,7 +167,7 @@ fn is_loopback(server: &Value) -> bool {
 fn server(address: &Value) -> Server {
     let port = address[1].as_u64().or_else(|| address[1].as_str()?.parse().ok());
     let port = u16::try_from(port.unwrap()).unwrap();
-    Server { name: String::new(), host: text(&address[0]).to_owned(), port, authorization: None }
+    Server { name: String::new(), host: text(&address[0]).to_owned(), port, authorization: None, is_drained: false }
 }
 
 /// Of the example's server class only the address applies to Tidegate, where a server is a number: servers have the

@@ -15,6 +15,8 @@ mod broken; // servers that die before they have answered
 mod captures; // replays of what a real vLLM put on the wire
 mod corners; // early and interim answers, bytes at odd moments
 mod counted; // what the metrics say of requests
+mod discovery; // servers that come and go
+mod drain; // servers that are to run empty
 mod estimate; // how much a request counts
 mod harness; // the support module itself, without Tidegate
 mod headers; // header fields in both directions, and the framing of responses
@@ -23,6 +25,7 @@ mod limits; // time limits and slow clients
 mod memory; // memory in use
 mod process; // signals
 mod release; // how a request ends, and that its load ends with it
+mod reload; // the configuration changes while requests run
 mod retry; // what is tried again, where, and how often
 mod security; // requests with an ambiguous end, bodies that look like requests
 mod selection; // which server a request goes to

@@ -34,11 +34,15 @@ impl Tidegate {
         Self::start_at(address, admin, setup).await
     }
 
-    /// Starts the program and waits until it accepts connections.
     pub(crate) async fn start_at(address: SocketAddr, admin: SocketAddr, setup: &Setup) -> Self {
+        Self::start_with(address, admin, &setup.yaml(address, admin)).await
+    }
+
+    /// Starts the program with a configuration as text, and waits until it accepts connections.
+    pub(crate) async fn start_with(address: SocketAddr, admin: SocketAddr, yaml: &str) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let file = directory.path().join("tidegate.yaml");
-        std::fs::write(&file, setup.yaml(address, admin)).expect("the directory is writable");
+        std::fs::write(&file, yaml).expect("the directory is writable");
         let stderr = File::create(directory.path().join("stderr")).expect("the directory is writable");
         let child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
             .arg("--conf")
@@ -59,6 +63,45 @@ impl Tidegate {
         })
         .await;
         tidegate
+    }
+
+    /// The configuration file.
+    pub(crate) fn file(&self) -> std::path::PathBuf {
+        self.directory.path().join("tidegate.yaml")
+    }
+
+    /// Replaces the configuration file, as a whole.
+    pub(crate) fn write(&self, setup: &Setup) {
+        self.write_text(&setup.yaml(self.address, self.admin));
+    }
+
+    /// Replaces the configuration file by a text.
+    pub(crate) fn write_text(&self, text: &str) {
+        let new = self.directory.path().join("new.yaml");
+        std::fs::write(&new, text).expect("the directory is writable");
+        std::fs::rename(new, self.file()).expect("the directory is writable");
+    }
+
+    /// Sends a POST to the admin listener; `fields` are whole header lines.
+    pub(crate) async fn admin_post(&self, path: &str, fields: &str) -> Response {
+        let request = format!("POST {path} HTTP/1.1\r\nHost: admin\r\n{fields}Content-Length: 0\r\n\r\n");
+        Client::connect(self.admin).await.exchange(request.as_bytes()).await
+    }
+
+    /// Replaces the configuration and has it put in force.
+    pub(crate) async fn reload(&self, setup: &Setup) -> serde_json::Value {
+        self.write(setup);
+        let response = self.admin_post("/reload", "").await;
+        assert_eq!(response.status(), 200, "{}", response.text());
+        response.json()
+    }
+
+    /// Waits until a configuration is in force.
+    pub(crate) async fn generation(&self, generation: u64) {
+        until(&format!("configuration {generation} is in force"), async || {
+            self.status().await["config_generation"] == generation
+        })
+        .await;
     }
 
     /// What the program has logged.
@@ -172,7 +215,7 @@ impl Tidegate {
         ended.expect("the condition held")
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).expect("process ids are small");
         kill(Pid::from_raw(pid), signal).expect("the program runs");
     }

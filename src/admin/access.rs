@@ -1,0 +1,117 @@
+//! Who may do what on the admin listener.
+//!
+//! | | without a token | with `admin.token` | and with `admin.protect_reads` |
+//! |---|---|---|---|
+//! | reading | everybody | everybody | the token, but for `/healthz` |
+//! | changing | everybody, if the listener is on loopback | the token | the token |
+
+use std::net::SocketAddr;
+
+use http::header::{AUTHORIZATION, ORIGIN, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use subtle::ConstantTimeEq;
+
+use super::error;
+use crate::config::AdminAccess;
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// To see whether the process lives.
+    Health,
+    /// To see anything else.
+    Read,
+    /// To change something.
+    Change,
+}
+
+/// The answer to a request that may not be granted; `None` when it may.
+pub(super) fn refusal(
+    access: &AdminAccess,
+    listener: Option<SocketAddr>,
+    wish: Wish,
+    headers: &HeaderMap,
+) -> Option<Response<Vec<u8>>> {
+    match &access.token {
+        Some(token) => {
+            let is_asked_for = wish == Wish::Change || (wish == Wish::Read && access.protect_reads);
+            (is_asked_for && !has_token(headers, token)).then(unauthorized)
+        }
+        None if wish != Wish::Change => None,
+        None if !listener.is_some_and(|listener| listener.ip().is_loopback()) => {
+            let message = "without admin.token nothing can be changed over an admin listener that is not on loopback";
+            Some(error(StatusCode::FORBIDDEN, "token_required", message))
+        }
+        // A page in a browser on this machine could send it.
+        None if headers.contains_key(ORIGIN) => {
+            let message = "without admin.token nothing can be changed from a browser's page";
+            Some(error(StatusCode::FORBIDDEN, "token_required", message))
+        }
+        None => None,
+    }
+}
+
+fn has_token(headers: &HeaderMap, token: &HeaderValue) -> bool {
+    let mut given = headers.get_all(AUTHORIZATION).iter();
+    match (given.next(), given.next()) {
+        // Takes as long for every wrong token of the same length; the length is no secret.
+        (Some(given), None) => bool::from(given.as_bytes().ct_eq(token.as_bytes())),
+        _ => false,
+    }
+}
+
+fn unauthorized() -> Response<Vec<u8>> {
+    let message = "send the admin token: Authorization: Bearer TOKEN";
+    let mut response = error(StatusCode::UNAUTHORIZED, "unauthorized", message);
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOOPBACK: &str = "127.0.0.1:9400";
+    const OUTSIDE: &str = "0.0.0.0:9400";
+
+    fn status(access: &AdminAccess, listener: &str, wish: Wish, headers: &[(&'static str, &'static str)]) -> u16 {
+        let headers =
+            headers.iter().map(|(name, value)| (http::HeaderName::from_static(name), HeaderValue::from_static(value)));
+        let refusal = refusal(access, listener.parse().ok(), wish, &headers.collect());
+        refusal.map_or(200, |response| response.status().as_u16())
+    }
+
+    #[test]
+    fn without_a_token_everybody_reads_and_only_loopback_changes() {
+        let open = AdminAccess::default();
+        for listener in [LOOPBACK, OUTSIDE] {
+            assert_eq!(status(&open, listener, Wish::Read, &[]), 200);
+            assert_eq!(status(&open, listener, Wish::Health, &[]), 200);
+        }
+        assert_eq!(status(&open, LOOPBACK, Wish::Change, &[]), 200);
+        assert_eq!(status(&open, "[::1]:9400", Wish::Change, &[]), 200);
+        assert_eq!(status(&open, OUTSIDE, Wish::Change, &[]), 403);
+        assert_eq!(status(&open, LOOPBACK, Wish::Change, &[("origin", "http://evil.example")]), 403);
+    }
+
+    #[test]
+    fn with_a_token_changes_need_it_everywhere() {
+        let access = AdminAccess { token: Some(HeaderValue::from_static("Bearer right")), protect_reads: false };
+        for listener in [LOOPBACK, OUTSIDE] {
+            assert_eq!(status(&access, listener, Wish::Read, &[]), 200);
+            assert_eq!(status(&access, listener, Wish::Change, &[("authorization", "Bearer right")]), 200);
+            for wrong in ["Bearer wrong", "Bearer righ", "Bearer right ", "right", ""] {
+                assert_eq!(status(&access, listener, Wish::Change, &[("authorization", wrong)]), 401, "{wrong:?}");
+            }
+            assert_eq!(status(&access, listener, Wish::Change, &[]), 401);
+        }
+    }
+
+    #[test]
+    fn reads_can_be_protected_and_health_stays_open() {
+        let access = AdminAccess { token: Some(HeaderValue::from_static("Bearer right")), protect_reads: true };
+        assert_eq!(status(&access, LOOPBACK, Wish::Read, &[]), 401);
+        assert_eq!(status(&access, LOOPBACK, Wish::Read, &[("authorization", "Bearer right")]), 200);
+        assert_eq!(status(&access, LOOPBACK, Wish::Health, &[]), 200);
+    }
+}
