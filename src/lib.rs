@@ -55,4 +55,5 @@ pub mod metrics;
 pub mod prompt;
 pub mod proxy;
 pub mod reload;
+mod settled;
 pub mod upstream;

@@ -2,7 +2,7 @@
 //!
 //! A listener and a thread of its own: it answers while the proxy's threads are busy, and scraping takes no time from
 //! them. It shows names and addresses of servers, so it belongs on loopback, in a closed network, or behind its token
-//! ([`access`] has the rules). Keys are never shown.
+//! (`access.rs` has the rules). Keys are never shown.
 
 mod access;
 mod change;

@@ -371,3 +371,14 @@ async fn a_body_that_nobody_asked_for_is_never_taken_as_a_request() {
     }
     running.stop().await;
 }
+
+#[tokio::test]
+async fn without_a_file_there_is_nothing_to_reload() {
+    let running = Running::start(config());
+    let reply = running.send("POST /reload HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n").await;
+    assert_eq!(reply.status, 400);
+    assert!(reply.body.contains("there is no file to read: Tidegate was started without --conf"), "{}", reply.body);
+    let status = running.status().await;
+    assert_eq!((&status["config_source"], &status["config_generation"]), (&Value::Null, &json!(1)));
+    running.stop().await;
+}

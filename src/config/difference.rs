@@ -167,7 +167,8 @@ impl Changes {
             // This one follows retry.max_attempts, which does not need a restart.
             let before = old.get(&field).unwrap_or(&Value::Null);
             if field != "max_retries" && *before != value {
-                self.value(&format!("pingora.{}", pingora_key(&field)), before, &value);
+                let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                self.value(&format!("pingora.{}", pingora_key(&field)), &shown(before), &shown(&value));
             }
         }
     }
@@ -284,8 +285,8 @@ mod tests {
             [
                 "listen: 127.0.0.1:8000 -> 127.0.0.1:7000",
                 "admin.listen: 127.0.0.1:9400 -> none",
+                "pingora.upgrade_sock: /tmp/tidegate_upgrade.sock -> /u",
                 "pingora.grace_period: 1 -> 9",
-                "pingora.upgrade_sock: \"/tmp/tidegate_upgrade.sock\" -> \"/u\"",
             ]
         );
     }

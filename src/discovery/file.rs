@@ -9,7 +9,7 @@ use pingora::lb::Backend;
 use pingora::lb::discovery::ServiceDiscovery;
 use pingora::{Error, ErrorType, Result};
 
-use crate::reload::settled;
+use crate::settled::read_settled;
 
 /// The addresses in a file.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl AddressFile {
 impl ServiceDiscovery for AddressFile {
     /// A file without addresses is good: there are no servers.
     async fn discover(&self) -> Result<(BTreeSet<Backend>, HashMap<u64, bool>)> {
-        let read = settled(&self.path).await;
+        let read = read_settled(&self.path).await;
         let text =
             read.map_err(|error| Error::explain(ErrorType::FileReadError, format!("cannot be read ({error})")))?;
         backends(addresses(&String::from_utf8_lossy(&text))?)

@@ -1,4 +1,4 @@
-//! Servers that come and go are found here and handed to [`Live`](crate::upstream::Live).
+//! Servers that come and go are found here and handed to [`Live`].
 //!
 //! Every source is a `ServiceDiscovery` of `pingora-load-balancing`; a new kind is one more implementation and one more
 //! [`Source`]. The servers that stand in the configuration do not come this way: they have an order, names and keys,
@@ -6,8 +6,8 @@
 //!
 //! | source | what keeps the last good set | what empties it |
 //! |---|---|---|
-//! | a DNS name ([`dns`]) | no answer, an error, an answer without addresses | nothing |
-//! | a file ([`file`]) | a file that is missing, cannot be read or has a bad line | a file without addresses |
+//! | a DNS name ([`Dns`]) | no answer, an error, an answer without addresses | nothing |
+//! | a file ([`AddressFile`]) | a file that is missing, cannot be read or has a bad line | a file without addresses |
 //!
 //! A name without addresses is more often a fault of the resolver than a wish; an empty file was written by somebody.
 

@@ -12,10 +12,9 @@
 
 mod service;
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use parking_lot::RwLock;
 
@@ -228,23 +227,4 @@ fn log_applied(applied: &Applied) {
     for change in &difference.needs_restart {
         log::warn!("needs a restart: {change}");
     }
-}
-
-/// Reads a file until two readings are the same, so that a file which is just being written is not taken by half.
-///
-/// # Errors
-/// When it cannot be read, or goes on changing.
-pub(crate) async fn settled(path: &Path) -> io::Result<Vec<u8>> {
-    const PAUSE: Duration = Duration::from_millis(50);
-    const READINGS: usize = 20;
-    let mut last = tokio::fs::read(path).await?;
-    for _ in 0..READINGS {
-        tokio::time::sleep(PAUSE).await;
-        let now = tokio::fs::read(path).await?;
-        if now == last {
-            return Ok(now);
-        }
-        last = now;
-    }
-    Err(io::Error::other("it goes on changing"))
 }

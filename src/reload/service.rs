@@ -12,7 +12,8 @@ use pingora::services::background::{BackgroundService, GenBackgroundService, bac
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{Reloader, Trigger, settled};
+use super::{Reloader, Trigger};
+use crate::settled::read_settled;
 
 /// How often the file is read when it is watched.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -58,7 +59,7 @@ impl Content {
     }
 
     async fn settled(file: &Path) -> Self {
-        settled(file).await.map_or(Self::Unreadable, |bytes| Self::hash(&bytes))
+        read_settled(file).await.map_or(Self::Unreadable, |bytes| Self::hash(&bytes))
     }
 
     fn hash(bytes: &[u8]) -> Self {

@@ -170,7 +170,7 @@ impl Server {
         self.config.authorization.as_ref()
     }
 
-    /// The address to connect to now. Names are resolved at most every [`LOOK_UP_EVERY`]; while that fails the last
+    /// The address to connect to now. Names are resolved at most every `LOOK_UP_EVERY`; while that fails the last
     /// good answer holds.
     ///
     /// # Errors
