@@ -132,3 +132,97 @@ impl ReloadService {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Origin;
+    use super::*;
+    use crate::config::{self, Flags};
+    use crate::upstream::Live;
+
+    const GROUP: &str = "watch: true\ngroups: [{name: a, up_to_tokens: 9, servers: [x:1]}]\n";
+
+    struct Watching {
+        _folder: tempfile::TempDir,
+        origin: Origin,
+        service: ReloadService,
+        last: Option<Content>,
+    }
+
+    impl Watching {
+        fn start() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let origin = Origin { file: folder.path().join("tidegate.yaml"), flags: Flags::default() };
+            std::fs::write(&origin.file, GROUP).unwrap();
+            let config = config::load(Some(&origin.file), &origin.flags, &|_| None).unwrap().config;
+            let live = Arc::new(Live::new(config).unwrap());
+            let service = ReloadService { reloader: Arc::new(Reloader::new(live, Some(origin.clone()))) };
+            Self { _folder: folder, origin, service, last: None }
+        }
+
+        fn write(&self, text: &str) {
+            std::fs::write(&self.origin.file, text).unwrap();
+        }
+
+        async fn look(&mut self) {
+            self.service.look(&mut self.last).await;
+        }
+
+        fn generation(&self) -> u64 {
+            self.service.reloader.live().get().generation
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_is_taken_once_for_each_content() {
+        let mut watching = Watching::start();
+        watching.look().await;
+        assert_eq!(watching.generation(), 1, "it is what is in force");
+        watching.write(&GROUP.replace("x:1", "y:1"));
+        for _ in 0..3 {
+            watching.look().await;
+            assert_eq!(watching.generation(), 2);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_bad_file_is_refused_once_and_forgotten_when_the_old_content_is_back() {
+        let mut watching = Watching::start();
+        watching.look().await;
+        watching.write("groups: 1\n");
+        watching.look().await;
+        let refused = watching.service.reloader.refused().unwrap();
+        watching.look().await;
+        assert!(Arc::ptr_eq(&refused, &watching.service.reloader.refused().unwrap()), "it was not read again");
+        watching.write(GROUP);
+        watching.look().await;
+        assert!(watching.service.reloader.refused().is_none());
+        assert_eq!(watching.generation(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_source_that_has_no_answer_yet_is_tried_again() {
+        let mut watching = Watching::start();
+        watching.look().await;
+        let servers = watching.origin.file.with_file_name("servers");
+        let text = GROUP.replace("servers: [x:1]", &format!("discover: {{file: {}}}", servers.display()));
+        watching.write(&text);
+        watching.look().await;
+        assert!(watching.service.reloader.refused().is_some_and(|refused| refused.may_pass));
+        std::fs::write(&servers, "10.0.0.1:1\n").unwrap();
+        watching.look().await;
+        assert_eq!(watching.generation(), 2);
+        assert_eq!(watching.service.reloader.live().get().servers().count(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_no_longer_watched_is_left_alone() {
+        let mut watching = Watching::start();
+        watching.look().await;
+        watching.write(&GROUP.replace("true", "false"));
+        watching.look().await;
+        watching.write(&GROUP.replace("x:1", "y:1"));
+        watching.look().await;
+        assert_eq!(watching.generation(), 2);
+    }
+}
