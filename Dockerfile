@@ -29,7 +29,7 @@ COPY LICENSE /usr/share/licenses/tidegate/LICENSE
 # The image's user "nonroot", by number, so that Kubernetes can check runAsNonRoot.
 USER 65532:65532
 EXPOSE 8000
-# Running requests may go on for the configuration's grace period: allow more time than that before the kill.
+# Running requests may go on for shutdown.delay and shutdown.grace: allow more time than that before the kill.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
     CMD ["/usr/local/bin/tidegate", "healthcheck", "127.0.0.1:8000"]

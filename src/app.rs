@@ -4,18 +4,21 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use pingora::proxy::http_proxy;
-use pingora::server::configuration::{Opt, ServerConf};
+use pingora::server::configuration::Opt;
+use pingora::server::{RunArgs, Server};
+use pingora::services::background::background_service;
 use pingora::services::listening::Service;
-
-pub use pingora::server::Server;
 
 use crate::admin::{self, Admin};
 use crate::cli::Demo;
 use crate::config::{self, Config, Flags, Refusal};
 use crate::demo::{self, DemoSettings};
 use crate::discovery;
+use crate::drain::{Closable, Drain, Signals, Sockets};
 use crate::proxy::{ClientConnections, Proxy};
+use crate::queue::Dispatcher;
 use crate::reload::{self, Origin, Reloader};
+use crate::tls::{self, Watch};
 use crate::upstream::{ApplyError, Live};
 
 /// Why Tidegate does not start.
@@ -40,50 +43,105 @@ pub enum StartError {
     Demo(#[from] Refusal),
 }
 
-/// Builds everything; nothing listens before [`Server::run_forever`]. With `upgrade` the listening sockets are taken
+/// Everything that runs, ready to be started.
+pub struct Program {
+    server: Server,
+    signals: Signals,
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program").field("signals", &self.signals).finish_non_exhaustive()
+    }
+}
+
+impl Program {
+    /// Runs until a signal ends the process.
+    pub fn run(self) {
+        self.server.run(RunArgs { shutdown_signal: Box::new(self.signals) });
+    }
+}
+
+/// Builds everything; nothing listens before [`Program::run`]. With `upgrade` the listening sockets are taken
 /// over from the running process. The origin is where the configuration is read again for a reload.
 ///
 /// # Errors
 /// When the configuration cannot be run on this machine.
-pub fn build(config: Config, origin: Option<Origin>, upgrade: bool) -> Result<Server, StartError> {
-    let pingora_conf = config::copy_of(&config.pingora).map_err(StartError::PingoraSettings)?;
+pub fn build(config: Config, origin: Option<Origin>, upgrade: bool) -> Result<Program, StartError> {
+    let mut pingora_conf = config::copy_of(&config.pingora).map_err(StartError::PingoraSettings)?;
     // Each request's own configuration bounds its attempts, so that a reload can change the bound.
-    let pingora_conf = ServerConf { max_retries: config::MAX_ATTEMPTS, ..pingora_conf };
+    pingora_conf.max_retries = config::MAX_ATTEMPTS;
+    pingora_conf.ca_file = tls::authorities_file(config.uses_system_authorities());
     let live = Arc::new(Live::new(config)?);
     let config = Arc::clone(&live.get().config);
+    let tls_listen = config.tls.iter().flat_map(|tls| &tls.listen);
+    let addresses = config.listen.iter().chain(tls_listen).chain(&config.admin);
     if !upgrade {
-        check_addresses(config.listen.iter().chain(&config.admin))?;
+        check_addresses(addresses.clone())?;
     }
 
     let opt = Opt { upgrade, ..Opt::default() };
     let mut server = Server::new_with_opt_and_conf(opt, pingora_conf);
-    let proxy = http_proxy(&server.configuration, Proxy::new(Arc::clone(&live)));
-    let mut clients = Service::new("clients".to_owned(), ClientConnections::new(proxy, Arc::clone(&live)));
+    let (drain, sockets) = (Arc::new(Drain::default()), Sockets::default());
+    let signals = Signals {
+        drain: Arc::clone(&drain),
+        live: Arc::clone(&live),
+        sockets: sockets.clone(),
+        addresses: addresses.map(ToString::to_string).collect(),
+        upgrade_sock: server.configuration.upgrade_sock.clone(),
+        took_over: upgrade,
+    };
+    let proxy = http_proxy(&server.configuration, Proxy::new(Arc::clone(&live), Arc::clone(&drain)));
+    let mut connections = ClientConnections::new(proxy, Arc::clone(&live), Arc::clone(&drain));
+    if let Some(tls) = &config.tls {
+        connections = connections.with_tls(tls, &config.listen);
+    }
+    let mut clients = Service::new("clients".to_owned(), connections);
     for address in &config.listen {
         clients.add_tcp(&address.to_string());
         log::info!("listening on {address}");
     }
-    server.add_service(clients);
+    if let Some(tls) = &config.tls {
+        for address in &tls.listen {
+            clients.add_tcp(&address.to_string());
+            log::info!("listening on {address} with TLS");
+        }
+    }
     if let Err(error) = reload::survive_hangup() {
         log::warn!("SIGHUP cannot be received ({error}); reload with POST /reload");
     }
     discovery::look_before_start(&live);
     server.add_service(discovery::service(Arc::clone(&live)));
-    let reloader = Arc::new(Reloader::new(live, origin));
+    let reloader = Arc::new(Reloader::new(Arc::clone(&live), origin));
     server.add_service(reload::service(Arc::clone(&reloader)));
+    let mut dispatcher = background_service("queue", Dispatcher(Arc::clone(live.queue())));
+    dispatcher.threads = Some(1);
+    server.add_service(dispatcher);
+    let mut listeners = vec![server.add_service(Closable::new(clients, drain.clients_closed(), &sockets))];
     if let Some(address) = config.admin {
-        server.add_service(admin::service(address, Admin::new(reloader)));
+        let service = admin::service(address, Admin::new(reloader, Arc::clone(&drain)));
+        listeners.push(server.add_service(Closable::new(service, drain.admin_closed(), &sockets)));
         log::info!("admin listener on {address}");
     }
-    server.bootstrap();
-    Ok(server)
+    // Also without any: a reload may bring some.
+    let mut tls_files = background_service("tls files", Watch::new(move || live.get().config.tls_files()));
+    tls_files.threads = Some(1);
+    server.add_service(tls_files);
+    if server.configuration.daemon {
+        // The process that waits for the daemon is told after the fork only, and only by this service.
+        let bootstrap = server.bootstrap_as_a_service();
+        listeners.iter().for_each(|listener| listener.add_dependency(&bootstrap));
+    } else {
+        server.bootstrap();
+    }
+    Ok(Program { server, signals })
 }
 
 /// Builds Tidegate in front of demo servers, all on loopback and in one process.
 ///
 /// # Errors
 /// When the ports are not free or do not make two groups.
-pub fn build_demo(demo: &Demo) -> Result<Server, StartError> {
+pub fn build_demo(demo: &Demo) -> Result<Program, StartError> {
     let flags = Flags {
         port: Some(demo.port),
         admin_port: Some(demo.admin_port),
@@ -100,12 +158,12 @@ pub fn build_demo(demo: &Demo) -> Result<Server, StartError> {
         .map(|(group, port)| (format!("{group}-{port}"), (Ipv4Addr::LOCALHOST, port).into()))
         .collect();
     check_addresses(servers.iter().map(|(_, address)| address))?;
-    let mut server = build(config, None, false)?;
+    let mut program = build(config, None, false)?;
     for (name, address) in servers {
-        server.add_service(demo::service(&name, address, DemoSettings::default()));
+        program.server.add_service(demo::service(&name, address, DemoSettings::default()));
         log::info!("demo server {name} on {address}");
     }
-    Ok(server)
+    Ok(program)
 }
 
 /// Finds out whether the addresses are free, for a clear word at start: Pingora binds them later, and panics.

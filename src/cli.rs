@@ -21,8 +21,8 @@ pub enum Command {
         file: Option<PathBuf>,
         /// The flags, over the file.
         flags: Flags,
-        /// Whether to take the listening sockets over from the process that runs.
-        upgrade: bool,
+        /// How to begin.
+        start: Start,
     },
     /// Check a configuration file and say what it would run.
     Check {
@@ -35,6 +35,20 @@ pub enum Command {
     Healthcheck {
         /// Where it listens, `host:port`.
         address: String,
+    },
+}
+
+/// How a run begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// With listening sockets of its own.
+    Fresh,
+    /// With the listening sockets of the process that runs.
+    Upgrade,
+    /// By another process that is started as the successor of a running one.
+    Replace {
+        /// The running one.
+        pid: i32,
     },
 }
 
@@ -124,9 +138,12 @@ struct Run {
     /// Run in the background
     #[arg(short, long)]
     daemon: bool,
-    /// Take the listening sockets over from the running process
+    /// Take the listening sockets over from the running process, which gets SIGQUIT for that
     #[arg(short, long)]
     upgrade: bool,
+    /// Start a successor of the running process PID with these flags, and return when it serves
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..), conflicts_with_all = ["upgrade", "daemon"])]
+    replace: Option<i32>,
 }
 
 /// Reads the command line, the program's name first.
@@ -167,7 +184,12 @@ impl Run {
             daemon: self.daemon,
             watch: self.watch,
         };
-        Command::Run { file: self.conf, flags, upgrade: self.upgrade }
+        let start = match self.replace {
+            Some(pid) => Start::Replace { pid },
+            None if self.upgrade => Start::Upgrade,
+            None => Start::Fresh,
+        };
+        Command::Run { file: self.conf, flags, start }
     }
 }
 
@@ -211,7 +233,7 @@ mod tests {
 
     #[test]
     fn no_flags_are_no_flags() {
-        assert_eq!(parsed("").unwrap(), Command::Run { file: None, flags: Flags::default(), upgrade: false });
+        assert_eq!(parsed("").unwrap(), Command::Run { file: None, flags: Flags::default(), start: Start::Fresh });
     }
 
     #[test]
@@ -244,7 +266,16 @@ mod tests {
         let command = parsed("-c f.yaml -d -u --watch --admin-port 9 --admin-host h").unwrap();
         let flags =
             Flags { daemon: true, watch: true, admin_port: Some(9), admin_host: Some("h".into()), ..Flags::default() };
-        assert_eq!(command, Command::Run { file: Some("f.yaml".into()), flags, upgrade: true });
+        assert_eq!(command, Command::Run { file: Some("f.yaml".into()), flags, start: Start::Upgrade });
+    }
+
+    #[test]
+    fn the_process_to_replace_is_named_by_its_number() {
+        let Command::Run { start, .. } = parsed("--replace 7").unwrap() else { panic!("no run") };
+        assert_eq!(start, Start::Replace { pid: 7 });
+        for line in ["--replace 0", "--replace -1", "--replace x", "--replace 7 -u", "--replace 7 -d"] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
     }
 
     #[test]

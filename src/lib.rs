@@ -15,12 +15,16 @@
 //! # Who may know whom
 //!
 //! ```text
-//! main -> app -> proxy  -> prompt, balance, metrics
-//!                admin  -> balance, metrics, reload
+//! main -> app -> proxy  -> prompt, balance, metrics, queue, upstream, drain, tls
+//!                admin  -> balance, metrics, queue, upstream, drain, reload
 //!                reload -> discovery, upstream, config
-//!                discovery -> upstream
-//!         config -> balance, prompt         (only to build their types)
+//!                discovery -> upstream, config
+//!                upstream (what is in force) -> balance, metrics, queue, config
+//!                queue  -> balance, metrics
+//!                drain  -> upstream         (how long an end may take)
+//!         config -> balance, prompt, tls    (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
+//!         tls: Pingora, rustls and files; nothing above it
 //!         prompt: std and small crates only; no Pingora, no I/O, no clock
 //! ```
 //!
@@ -40,8 +44,12 @@
 //! | a configuration key | `src/config/` |
 //! | what a reload changes, and what needs a restart | `src/config/difference.rs`, `src/reload/` |
 //! | where servers are found | `src/discovery/` |
+//! | who waits, and who is next | `src/queue/` |
+//! | which servers there are, and how they stand | `src/upstream/` |
 //! | a metric | `src/metrics/` |
+//! | TLS, certificates | `src/tls/` |
 //! | the admin listener | `src/admin/` |
+//! | how the process ends, signals, upgrades | `src/drain/` |
 
 pub mod admin;
 pub mod app;
@@ -50,10 +58,14 @@ pub mod cli;
 pub mod config;
 pub mod demo;
 pub mod discovery;
+pub mod drain;
 pub mod healthcheck;
 pub mod metrics;
 pub mod prompt;
 pub mod proxy;
+pub mod queue;
 pub mod reload;
+pub mod replace;
 mod settled;
+pub mod tls;
 pub mod upstream;

@@ -2,29 +2,36 @@
 
 use std::env;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use tidegate::app::{self, StartError};
-use tidegate::cli::{self, Command, EXIT_USAGE};
+use tidegate::cli::{self, Command, EXIT_USAGE, Start};
 use tidegate::config::{self, Config, Flags, Summary};
-use tidegate::healthcheck;
 use tidegate::reload::Origin;
+use tidegate::{healthcheck, replace};
 
 /// A health check that takes longer has failed.
 const HEALTHCHECK_WITHIN: Duration = Duration::from_secs(3);
 
+/// What is logged unless RUST_LOG says otherwise. Below TLS every scanner and every client that leaves is a warning.
+const LOG_FILTER: &str = "info,pingora_core=warn,pingora_core::protocols::tls=error,rustls=error";
+
 fn main() -> ExitCode {
     match cli::parse(env::args_os()) {
         Ok(Command::Check { file }) => check(&file),
-        Ok(Command::Run { file, flags, upgrade }) => match load(file.as_deref(), &flags) {
-            Some(config) => {
-                // Absolute, because a daemon changes its directory; not resolved, because links may change.
-                let origin = file.and_then(|file| std::path::absolute(file).ok()).map(|file| Origin { file, flags });
-                run(|| app::build(config, origin, upgrade))
+        Ok(Command::Run { file, flags, start }) => match (load(file.as_deref(), &flags), start) {
+            (None, _) => EXIT_USAGE.into(),
+            (Some(config), Start::Fresh) => run(|| app::build(config, origin(file, flags), false)),
+            (Some(config), Start::Upgrade) => run(|| app::build(config, origin(file, flags), true)),
+            (Some(config), Start::Replace { .. }) if config.pingora.daemon => {
+                let text =
+                    "error: --replace cannot wait for a daemon; leave out pingora.daemon, or use --upgrade and SIGQUIT";
+                writeln!(io::stderr(), "{text}").ok();
+                EXIT_USAGE.into()
             }
-            None => EXIT_USAGE.into(),
+            (Some(_), Start::Replace { pid }) => replace::run(pid, env::args_os()),
         },
         Ok(Command::Demo(demo)) => run(|| app::build_demo(&demo)),
         Ok(Command::Healthcheck { address }) => healthcheck::run(&address, HEALTHCHECK_WITHIN),
@@ -36,11 +43,20 @@ fn main() -> ExitCode {
     }
 }
 
+/// Where the configuration is read again.
+fn origin(file: Option<PathBuf>, flags: Flags) -> Option<Origin> {
+    // Absolute, because a daemon changes its directory; not resolved, because links may change.
+    file.and_then(|file| std::path::absolute(file).ok()).map(|file| Origin { file, flags })
+}
+
 /// Runs until a signal ends the process.
-fn run(build: impl FnOnce() -> Result<app::Server, StartError>) -> ExitCode {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info,pingora_core=warn")).init();
+fn run(build: impl FnOnce() -> Result<app::Program, StartError>) -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(LOG_FILTER)).init();
     match build() {
-        Ok(server) => server.run_forever(),
+        Ok(program) => {
+            program.run();
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             writeln!(io::stderr(), "error: {error}").ok();
             ExitCode::FAILURE

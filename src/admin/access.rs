@@ -2,7 +2,7 @@
 //!
 //! | | without a token | with `admin.token` | and with `admin.protect_reads` |
 //! |---|---|---|---|
-//! | reading | everybody | everybody | the token, but for `/healthz` |
+//! | reading | everybody | everybody | the token, but for `/healthz` and `/readyz` |
 //! | changing | everybody, if the listener is on loopback | the token | the token |
 
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::config::AdminAccess;
 /// What a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// To see whether the process lives.
+    /// To see whether the process lives, or is ready.
     Health,
     /// To see anything else.
     Read,

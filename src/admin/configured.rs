@@ -2,12 +2,14 @@
 //!
 //! Keys stay out: only whether there is one is said.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::balance::{Bucket, Neighbours, Policy, RedirectTuning, Ties};
-use crate::config::{Config, Retry, Timeouts};
+use crate::config::{Config, QueueLimits, Retry, Shutdown, Timeouts, TlsListen};
+use crate::tls::Listener;
 
 #[derive(Debug, Serialize)]
 pub(super) struct PolicyStatus {
@@ -34,6 +36,7 @@ pub(super) struct BucketStatus {
 #[derive(Debug, Serialize)]
 pub(super) struct ConfigStatus {
     listen: Vec<String>,
+    tls: Option<TlsStatus>,
     admin: Option<String>,
     /// Whether a token is asked for where something is changed.
     admin_token_set: bool,
@@ -44,12 +47,27 @@ pub(super) struct ConfigStatus {
     max_body_bytes: usize,
     timeouts_seconds: TimeoutsStatus,
     retry: RetryStatus,
+    queue: QueueStatus,
     strip_request_headers: Vec<String>,
     /// Whether there is a key for all servers.
     upstream_authorization_set: bool,
     threads: usize,
-    grace_period_seconds: Option<u64>,
-    graceful_shutdown_timeout_seconds: Option<u64>,
+    shutdown: ShutdownStatus,
+}
+
+/// The TLS listener.
+#[derive(Debug, Serialize)]
+pub(super) struct TlsStatus {
+    listen: Vec<String>,
+    certificate: String,
+    min_version: String,
+    /// Of the certificate that is in force when the status is asked for.
+    #[serde(rename = "valid_until", serialize_with = "valid_until")]
+    listener: Arc<Listener>,
+}
+
+fn valid_until<S: Serializer>(listener: &Arc<Listener>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&listener.valid_until())
 }
 
 /// In seconds; null is no limit.
@@ -68,10 +86,24 @@ pub(super) struct TimeoutsStatus {
 }
 
 #[derive(Debug, Serialize)]
+pub(super) struct QueueStatus {
+    max_requests: usize,
+    max_bytes: usize,
+    /// Null: requests do not wait.
+    max_wait_seconds: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
 pub(super) struct RetryStatus {
     max_attempts: usize,
     base_delay_seconds: f64,
     max_delay_seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ShutdownStatus {
+    delay_seconds: f64,
+    grace_seconds: f64,
 }
 
 /// The name of a rule for ties, as in the configuration.
@@ -112,6 +144,7 @@ impl ConfigStatus {
         // Every field is named, so that a new one cannot be forgotten here.
         let Config {
             listen,
+            tls,
             admin,
             admin_access,
             watch,
@@ -121,12 +154,15 @@ impl ConfigStatus {
             max_body_bytes,
             timeouts,
             retry,
+            queue,
             strip_request_headers,
             upstream_authorization,
+            shutdown,
             pingora,
         } = config;
         Self {
             listen: listen.iter().map(ToString::to_string).collect(),
+            tls: tls.as_ref().map(TlsStatus::of),
             admin: admin.map(|address| address.to_string()),
             admin_token_set: admin_access.token.is_some(),
             admin_protect_reads: admin_access.protect_reads,
@@ -134,11 +170,23 @@ impl ConfigStatus {
             max_body_bytes: *max_body_bytes,
             timeouts_seconds: TimeoutsStatus::of(timeouts),
             retry: RetryStatus::of(retry),
+            queue: QueueStatus::of(queue),
             strip_request_headers: strip_request_headers.iter().map(ToString::to_string).collect(),
             upstream_authorization_set: upstream_authorization.is_some(),
             threads: pingora.threads,
-            grace_period_seconds: pingora.grace_period_seconds,
-            graceful_shutdown_timeout_seconds: pingora.graceful_shutdown_timeout_seconds,
+            shutdown: ShutdownStatus::of(shutdown),
+        }
+    }
+}
+
+impl TlsStatus {
+    fn of(tls: &TlsListen) -> Self {
+        let files = tls.listener.files();
+        Self {
+            listen: tls.listen.iter().map(ToString::to_string).collect(),
+            certificate: files.certificate.display().to_string(),
+            min_version: files.min_version.to_string(),
+            listener: Arc::clone(&tls.listener),
         }
     }
 }
@@ -173,6 +221,17 @@ impl TimeoutsStatus {
     }
 }
 
+impl QueueStatus {
+    fn of(queue: &QueueLimits) -> Self {
+        let QueueLimits { max_requests, max_bytes, max_wait } = queue;
+        Self {
+            max_requests: *max_requests,
+            max_bytes: *max_bytes,
+            max_wait_seconds: max_wait.as_ref().map(Duration::as_secs_f64),
+        }
+    }
+}
+
 impl RetryStatus {
     fn of(retry: &Retry) -> Self {
         let Retry { max_attempts, base_delay, max_delay } = retry;
@@ -181,5 +240,12 @@ impl RetryStatus {
             base_delay_seconds: base_delay.as_secs_f64(),
             max_delay_seconds: max_delay.as_secs_f64(),
         }
+    }
+}
+
+impl ShutdownStatus {
+    fn of(shutdown: &Shutdown) -> Self {
+        let Shutdown { delay, grace } = shutdown;
+        Self { delay_seconds: delay.as_secs_f64(), grace_seconds: grace.as_secs_f64() }
     }
 }

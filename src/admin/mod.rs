@@ -1,4 +1,5 @@
-//! The admin listener: `/metrics`, `/status`, `/healthz`, and what changes something: `/reload`, `/drain`, `/undrain`.
+//! The admin listener: `/metrics`, `/status`, `/healthz`, `/readyz`, and what changes something: `/reload`, `/drain`,
+//! `/undrain`.
 //!
 //! A listener and a thread of its own: it answers while the proxy's threads are busy, and scraping takes no time from
 //! them. It shows names and addresses of servers, so it belongs on loopback, in a closed network, or behind its token
@@ -25,6 +26,7 @@ use serde_json::json;
 
 use access::Wish;
 
+use crate::drain::Drain;
 use crate::metrics::Format;
 use crate::reload::Reloader;
 
@@ -37,7 +39,8 @@ const INDEX: &str = concat!(
     "\n\n\
      /metrics  counters and gauges for Prometheus\n\
      /status   load, totals and the configuration in force, as JSON\n\
-     /healthz  ok while the process lives\n\n\
+     /healthz  ok while the process lives\n\
+     /readyz   ok until the process is told to stop, then 503\n\n\
      POST /reload                put the configuration file in force\n\
      POST /drain?server=NAME     give a server nothing new\n\
      POST /undrain?server=NAME   give it requests again\n"
@@ -47,6 +50,7 @@ const INDEX: &str = concat!(
 #[derive(Debug)]
 pub struct Admin {
     reloader: Arc<Reloader>,
+    drain: Arc<Drain>,
 }
 
 /// The admin listener as a service to be added to a Pingora server.
@@ -61,14 +65,14 @@ pub fn service(listen: SocketAddr, admin: Admin) -> Service<Admin> {
 impl Admin {
     /// Shows what is in force and how it goes.
     #[must_use]
-    pub fn new(reloader: Arc<Reloader>) -> Self {
-        Self { reloader }
+    pub fn new(reloader: Arc<Reloader>, drain: Arc<Drain>) -> Self {
+        Self { reloader, drain }
     }
 
     async fn answer(&self, request: &RequestHeader) -> Response<Vec<u8>> {
         let (method, path) = (&request.method, request.uri.path());
         let wish = match path {
-            "/healthz" => Wish::Health,
+            "/healthz" | "/readyz" => Wish::Health,
             "/" | "/metrics" | "/status" => Wish::Read,
             "/reload" | "/drain" | "/undrain" => Wish::Change,
             _ => return error(StatusCode::NOT_FOUND, "not_found", "there is no such page, GET / lists what there is"),
@@ -92,10 +96,13 @@ impl Admin {
         }
         match path {
             "/healthz" => page(StatusCode::OK, TEXT, "ok\n"),
+            "/readyz" if self.drain.is_ready() => page(StatusCode::OK, TEXT, "ok\n"),
+            "/readyz" => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n"),
             "/metrics" => {
                 let accept = request.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
                 let format = Format::negotiate(accept);
-                page(StatusCode::OK, format.content_type(), live.metrics().render(live.balancer(), format))
+                let metrics = live.metrics().render(live.balancer(), &live.queue().waiting(), format);
+                page(StatusCode::OK, format.content_type(), metrics)
             }
             "/status" => page(StatusCode::OK, JSON, status::json(&self.reloader)),
             "/reload" => change::reload(&self.reloader).await,

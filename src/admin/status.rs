@@ -50,6 +50,8 @@ struct GroupStatus<'a> {
     in_flight: u64,
     /// Where more servers are found; null when all stand in the file.
     discover: Option<String>,
+    /// Requests whose length is for the group and that wait for a server.
+    waiting: u64,
     servers: Vec<ServerStatus<'a>>,
 }
 
@@ -57,6 +59,8 @@ struct GroupStatus<'a> {
 struct ServerStatus<'a> {
     name: &'a str,
     authority: String,
+    /// Whether it is reached over TLS.
+    tls: bool,
     /// Whether the server has a key of its own.
     authorization_set: bool,
     load_tokens: f64,
@@ -96,6 +100,7 @@ pub(super) fn json(reloader: &Reloader) -> Vec<u8> {
     let (applied, refused) = (reloader.applied(), reloader.refused());
     let in_force = live.get();
     let snapshot = live.balancer().snapshot();
+    let waiting = live.queue().waiting();
     let policy = PolicyStatus::of(&in_force.config.policy);
     let groups = in_force.config.groups.iter().zip(in_force.groups()).enumerate().map(|(number, (group, servers))| {
         let range = policy.buckets.get(number);
@@ -107,6 +112,7 @@ pub(super) fn json(reloader: &Reloader) -> Vec<u8> {
             load_tokens: usage.load.tokens(),
             in_flight: usage.in_flight,
             discover: group.discover.as_ref().map(|discover| discover.source.to_string()),
+            waiting: waiting.get(number).map_or(0, |waiting| waiting.requests),
             servers: servers.map(|server| ServerStatus::of(server, &snapshot)).collect(),
         }
     });
@@ -147,6 +153,7 @@ impl<'a> ServerStatus<'a> {
         Self {
             name: server.name(),
             authority: server.config().authority(),
+            tls: server.has_tls(),
             authorization_set: server.authorization().is_some(),
             load_tokens: usage.load.tokens(),
             in_flight: usage.in_flight,

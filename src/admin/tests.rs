@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::balance::{Balancer, Bucket, Buckets, Neighbours, Policy, RedirectTuning, Ties, Tried};
-use crate::config::{AdminAccess, Config, Group, Retry, Server, Timeouts};
+use crate::config::{AdminAccess, Config, Group, QueueLimits, Retry, Server, ServerLimits, Shutdown, Timeouts};
 use crate::metrics::{FinishedRequest, Metrics, Outcome, RetryReason};
 use crate::prompt::{Demand, Endpoint};
 use crate::upstream::Live;
@@ -40,7 +40,7 @@ impl Running {
     fn start(config: Config) -> Self {
         let live = Arc::new(Live::new(config).unwrap());
         let (balancer, metrics) = (Arc::clone(live.balancer()), Arc::clone(live.metrics()));
-        let admin = Admin::new(Arc::new(Reloader::new(live, None)));
+        let admin = Admin::new(Arc::new(Reloader::new(live, None)), Arc::default());
 
         // The socket is bound here and handed over as in a restart, so that nobody else can take the port.
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -103,7 +103,15 @@ impl Reply {
 }
 
 fn server(name: &str, host: &str, port: u16) -> Server {
-    Server { name: name.to_owned(), host: host.to_owned(), port, authorization: None, is_drained: false }
+    Server {
+        name: name.to_owned(),
+        host: host.to_owned(),
+        port,
+        authorization: None,
+        is_drained: false,
+        limits: ServerLimits::default(),
+        tls: None,
+    }
 }
 
 /// Two groups, `short` with two servers and `long` with one.
@@ -114,6 +122,7 @@ fn config() -> Config {
     with_key.authorization = Some(HeaderValue::from_static(SERVER_KEY));
     Config {
         listen: vec!["0.0.0.0:8000".parse().unwrap(), "[::]:8000".parse().unwrap()],
+        tls: None,
         admin: Some("127.0.0.1:9000".parse().unwrap()),
         admin_access: AdminAccess::default(),
         watch: false,
@@ -137,9 +146,11 @@ fn config() -> Config {
             server_keepalive: Duration::from_secs(4),
         },
         retry: Retry { max_attempts: 3, base_delay: Duration::from_millis(1), max_delay: Duration::from_secs(1) },
+        queue: QueueLimits::default(),
         strip_request_headers: vec![HeaderName::from_static("x-data-parallel-rank")],
         upstream_authorization: Some(HeaderValue::from_static(COMMON_KEY)),
-        pingora: ServerConf { threads: 2, grace_period_seconds: Some(7), ..ServerConf::default() },
+        shutdown: Shutdown { delay: Duration::from_secs(5), grace: Duration::from_secs(7) },
+        pingora: ServerConf { threads: 2, ..ServerConf::default() },
     }
 }
 
@@ -174,18 +185,18 @@ async fn status_is_what_the_balancer_and_the_metrics_say() {
         status["groups"],
         json!([
             {
-                "name": "short", "from_tokens": 0, "to_tokens": 1_000, "load_tokens": 0.0, "in_flight": 1, "discover": null,
-                "servers": [
-                    { "name": "a", "authority": "vllm-a:8100", "authorization_set": false,
+                "name": "short", "from_tokens": 0, "to_tokens": 1_000, "load_tokens": 0.0, "in_flight": 1,
+                "waiting": 0, "discover": null, "servers": [
+                    { "name": "a", "authority": "vllm-a:8100", "tls": false, "authorization_set": false,
                       "load_tokens": 0.0, "in_flight": 1, "health": "healthy", "draining": false, "drained": false },
-                    { "name": "b", "authority": "[::1]:8101", "authorization_set": true,
+                    { "name": "b", "authority": "[::1]:8101", "tls": false, "authorization_set": true,
                       "load_tokens": 0.0, "in_flight": 0, "health": "healthy", "draining": false, "drained": false },
                 ],
             },
             {
-                "name": "long", "from_tokens": 1_000, "to_tokens": 4_000, "load_tokens": 1_000.5, "in_flight": 1, "discover": null,
-                "servers": [
-                    { "name": "c", "authority": "10.0.0.3:8102", "authorization_set": false,
+                "name": "long", "from_tokens": 1_000, "to_tokens": 4_000, "load_tokens": 1_000.5, "in_flight": 1,
+                "waiting": 0, "discover": null, "servers": [
+                    { "name": "c", "authority": "10.0.0.3:8102", "tls": false, "authorization_set": false,
                       "load_tokens": 1_000.5, "in_flight": 1, "health": "healthy", "draining": false, "drained": false },
                 ],
             },
@@ -222,6 +233,7 @@ async fn status_shows_the_configuration_in_force() {
         status["config"],
         json!({
             "listen": ["0.0.0.0:8000", "[::]:8000"],
+            "tls": null,
             "admin": "127.0.0.1:9000",
             "admin_token_set": false,
             "admin_protect_reads": false,
@@ -233,11 +245,11 @@ async fn status_shows_the_configuration_in_force() {
                 "client_keepalive": 75.0, "server_keepalive": 4.0,
             },
             "retry": { "max_attempts": 3, "base_delay_seconds": 0.001, "max_delay_seconds": 1.0 },
+            "queue": { "max_requests": 1_000, "max_bytes": 1_073_741_824, "max_wait_seconds": 30.0 },
             "strip_request_headers": ["x-data-parallel-rank"],
             "upstream_authorization_set": true,
             "threads": 2,
-            "grace_period_seconds": 7,
-            "graceful_shutdown_timeout_seconds": null,
+            "shutdown": { "delay_seconds": 5.0, "grace_seconds": 7.0 },
         })
     );
     running.stop().await;

@@ -153,6 +153,16 @@ impl Balancer {
         Arc::clone(&self.state.lock().policy)
     }
 
+    /// The group that a request's length is for.
+    #[must_use]
+    pub fn standard_group(&self, demand: &Demand) -> usize {
+        let state = self.state.lock();
+        match &*state.policy {
+            Policy::ReferencePlain => 0,
+            Policy::ReferenceBucket(buckets) => buckets.standard(state.policy.load_of(demand).tokens()),
+        }
+    }
+
     /// Chooses a server for a request and counts it there, in one step.
     ///
     /// # Errors

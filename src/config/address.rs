@@ -45,15 +45,14 @@ pub(super) fn endpoint(text: &str) -> Parsed<Endpoint> {
     Ok(Endpoint { host: host(name)?, port })
 }
 
-/// The address of a server: an endpoint, also as `http://host:port/`.
-pub(super) fn server(text: &str) -> Parsed<Endpoint> {
-    let rest = match text.split_once("://") {
-        None => text,
-        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
-        Some((scheme, _)) if scheme.eq_ignore_ascii_case("https") => {
-            return Err("http://host:port or host:port; TLS towards servers is not supported".to_owned());
-        }
-        Some(_) => return Err(format!("host:port or http://host:port, {EXAMPLES}")),
+/// The address of a server, and whether it is reached over TLS: an endpoint, also as `http://host:port/`, or
+/// `https://host:port/`.
+pub(super) fn server(text: &str) -> Parsed<(Endpoint, bool)> {
+    let (https, rest) = match text.split_once("://") {
+        None => (false, text),
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
+        Some(_) => return Err(format!("host:port, http://host:port or https://host:port, {EXAMPLES}")),
     };
     let rest = if rest.len() < text.len() { rest.strip_suffix('/').unwrap_or(rest) } else { rest };
     if rest.contains(['/', '?', '#']) {
@@ -62,7 +61,7 @@ pub(super) fn server(text: &str) -> Parsed<Endpoint> {
     if rest.contains('@') {
         return Err("an address without user and password: give the server an api_key".to_owned());
     }
-    endpoint(rest)
+    Ok((endpoint(rest)?, https))
 }
 
 fn port(text: &str) -> Parsed<u16> {
@@ -187,16 +186,19 @@ mod tests {
     }
 
     #[test]
-    fn a_server_may_be_written_as_an_http_url_of_its_root() {
+    fn a_server_may_be_written_as_a_url_of_its_root() {
         for text in ["a:80", "http://a:80", "HTTP://a:80/"] {
-            assert_eq!(server(text), Ok(at("a", 80)), "{text}");
+            assert_eq!(server(text), Ok((at("a", 80), false)), "{text}");
+        }
+        for text in ["https://a:80", "HTTPS://a:80/"] {
+            assert_eq!(server(text), Ok((at("a", 80), true)), "{text}");
         }
     }
 
     #[test]
     fn a_server_url_that_asks_for_more_is_refused_with_the_reason() {
         for (text, reason) in [
-            ("https://a:80", "TLS towards servers is not supported"),
+            ("https://a", "host:port"),
             ("http://a:80/v1", "without a path"),
             ("a:80/", "without a path"),
             ("http://u:p@a:80", "without user and password"),

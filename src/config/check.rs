@@ -7,22 +7,27 @@ use super::address::{self, Endpoint};
 use super::draft::{Bound, Draft, GroupDraft, ServerDraft};
 use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
-use super::{Config, Group, Server};
+use super::tls::{Loading, UpstreamTlsDraft};
+use super::{Config, Discover, Group, Server, ServerLimits};
 use crate::balance::{Bucket, Buckets, Policy};
 
 impl Draft {
     /// Judges the values together; `None` when something, here or before, forbids to start.
     pub(super) fn check(self, problems: &Problems) -> Option<Config> {
         let policy = policy(&self.policy, &self.groups, problems);
-        let listen = listeners(&self.listen, problems);
-        let admin = self.admin.as_ref().and_then(|admin| admin_listener(admin, &listen, problems));
+        let listen = listeners(&self.listen, &[], problems);
+        let tls_listen = listeners(&self.tls.listen, &listen, problems);
+        let all_listen = [listen.as_slice(), &tls_listen].concat();
+        let admin = self.admin.as_ref().and_then(|admin| admin_listener(admin, &all_listen, problems));
         refuse_repeated_group_names(&self.groups, problems);
         refuse_repeated_servers(&self.groups, problems);
-        refuse_loops(&self.groups, &listen, admin, problems);
+        refuse_loops(&self.groups, &all_listen, admin, problems);
         let pingora = self.pingora.finish(self.retry.max_attempts, problems);
-        let groups = self.groups.into_iter().filter_map(group).collect();
+        let tls = self.tls.check(tls_listen.into_iter().map(|listener| listener.value).collect(), problems);
+        let groups = groups(self.groups, &self.upstream_tls, self.server_limits, problems);
         let config = Config {
             listen: listen.into_iter().map(|listener| listener.value).collect(),
+            tls,
             admin,
             admin_access: self.admin_access,
             watch: self.watch,
@@ -32,8 +37,10 @@ impl Draft {
             max_body_bytes: self.max_body_bytes,
             timeouts: self.timeouts,
             retry: self.retry,
+            queue: self.queue,
             strip_request_headers: self.strip,
             upstream_authorization: self.upstream_authorization,
+            shutdown: self.shutdown,
             pingora,
         };
         problems.none().then_some(config)
@@ -80,12 +87,17 @@ fn ranges(groups: &[GroupDraft], needed: bool, problems: &Problems) -> Option<Ve
     (!groups.is_empty() && ranges.len() == groups.len() && problems.none()).then_some(ranges)
 }
 
-fn listeners(endpoints: &[Located<Endpoint>], problems: &Problems) -> Vec<Located<SocketAddr>> {
+/// The addresses of the endpoints, none of which may clash with another or with one that is taken.
+fn listeners(
+    endpoints: &[Located<Endpoint>],
+    taken: &[Located<SocketAddr>],
+    problems: &Problems,
+) -> Vec<Located<SocketAddr>> {
     let mut listeners: Vec<Located<SocketAddr>> = Vec::new();
     for Located { value, spot } in endpoints {
         let addresses = address::listen_addresses(value).map_err(|text| problems.error(spot, text));
         for address in addresses.unwrap_or_default() {
-            match listeners.iter().find(|other| address::clash(address, other.value)) {
+            match taken.iter().chain(&listeners).find(|other| address::clash(address, other.value)) {
                 Some(other) => {
                     let text = format!("found {address} beside {}, expected each address once", other.value);
                     problems.error(spot, text);
@@ -158,13 +170,42 @@ fn refuse_loops(groups: &[GroupDraft], listen: &[Located<SocketAddr>], admin: Op
     }
 }
 
-fn group(draft: GroupDraft) -> Option<Group> {
-    let servers = draft.servers.into_iter().map(|server| {
-        let ServerDraft { endpoint, name, authorization, is_drained } = server.value;
+/// The groups without what was refused, which has been reported.
+fn groups(
+    drafts: Vec<GroupDraft>,
+    upstream_tls: &UpstreamTlsDraft,
+    limits: ServerLimits,
+    problems: &Problems,
+) -> Vec<Group> {
+    if !drafts.iter().flat_map(|group| &group.servers).any(|server| server.value.https) {
+        upstream_tls.warn_of_unused(problems);
+    }
+    let mut loading = Loading::default();
+    let mut server = |Located { value, spot }: Located<ServerDraft>| {
+        let ServerDraft { endpoint, https, name, authorization, is_drained, limits: own, tls } = value;
+        let tls = if https {
+            loading.load(&tls, upstream_tls, &endpoint.host, &spot, problems)
+        } else {
+            tls.warn_of_unused(problems);
+            None
+        };
         let name = name.unwrap_or_else(|| endpoint.authority());
-        Server { name, host: endpoint.host, port: endpoint.port, authorization, is_drained }
-    });
-    Some(Group { name: draft.name?.value, servers: servers.collect(), discover: draft.discover })
+        Server {
+            name,
+            host: endpoint.host,
+            port: endpoint.port,
+            authorization,
+            is_drained,
+            limits: own.or(limits),
+            tls,
+        }
+    };
+    let mut group = |draft: GroupDraft| {
+        let servers = draft.servers.into_iter().map(&mut server).collect();
+        let discover = draft.discover.map(|discover| Discover { limits, ..discover });
+        Some(Group { name: draft.name?.value, servers, discover })
+    };
+    drafts.into_iter().filter_map(&mut group).collect()
 }
 
 impl Bound {

@@ -5,7 +5,10 @@ use std::fmt::Display;
 
 use serde_json::Value;
 
-use super::{AdminAccess, Config, Group, Retry, Server, Timeouts, summary};
+use super::{
+    AdminAccess, Config, Group, QueueLimits, Retry, Server, ServerLimits, ServerTls, Shutdown, Timeouts, TlsListen,
+    summary,
+};
 
 /// What a new configuration changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,6 +33,7 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
     // Every field is named, so that a new one cannot be forgotten here.
     let Config {
         listen,
+        tls,
         admin,
         admin_access,
         watch,
@@ -39,13 +43,16 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
         max_body_bytes,
         timeouts,
         retry,
+        queue,
         strip_request_headers,
         upstream_authorization,
+        shutdown,
         pingora,
     } = new;
 
     let mut fixed = Changes::default();
     fixed.value("listen", &summary::list(&old.listen), &summary::list(listen));
+    fixed.tls(old.tls.as_ref(), tls.as_ref());
     let admin_listen = |admin: &Option<std::net::SocketAddr>| summary::list(admin.as_slice());
     fixed.value("admin.listen", &admin_listen(&old.admin), &admin_listen(admin));
     fixed.pingora(&old.pingora, pingora);
@@ -67,9 +74,11 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
     changes.value("limits.max_body_size", &old.max_body_bytes, max_body_bytes);
     changes.timeouts(&old.timeouts, timeouts);
     changes.retry(&old.retry, retry);
+    changes.queue(&old.queue, queue);
     let (old_strip, new_strip) = (&old.strip_request_headers, strip_request_headers);
     changes.value("headers.strip", &summary::list(old_strip), &summary::list(new_strip));
     changes.secret("upstream.api_key", &old.upstream_authorization, upstream_authorization);
+    changes.shutdown(&old.shutdown, shutdown);
     Difference { changes: changes.0, needs_restart: fixed.0 }
 }
 
@@ -93,6 +102,22 @@ impl Changes {
         self.0.push(format!("{key}: {word}"));
     }
 
+    /// What the certificate's files hold is no setting: that is looked at all the time.
+    fn tls(&mut self, old: Option<&TlsListen>, new: Option<&TlsListen>) {
+        let listen = |tls: Option<&TlsListen>| summary::list(tls.map_or(&[], |tls| &tls.listen));
+        self.value("tls.listen", &listen(old), &listen(new));
+        if let (Some(old), Some(new)) = (old, new) {
+            let (old, new) = (old.listener.files(), new.listener.files());
+            self.value(
+                "tls.certificate",
+                &old.certificate.display().to_string(),
+                &new.certificate.display().to_string(),
+            );
+            self.value("tls.key", &old.key.display().to_string(), &new.key.display().to_string());
+            self.value("tls.min_version", &old.min_version.to_string(), &new.min_version.to_string());
+        }
+    }
+
     fn admin_access(&mut self, old: &AdminAccess, new: &AdminAccess) {
         let AdminAccess { token, protect_reads } = new;
         self.secret("admin.token", &old.token, token);
@@ -112,6 +137,10 @@ impl Changes {
             if let (Some(old), Some(new)) = (old.and_then(interval), interval(group)) {
                 self.value(&key("discover.interval"), &summary::or_none(Some(old)), &summary::or_none(Some(new)));
             }
+            let limits = |group: &Group| group.discover.as_ref().map(|discover| discover.limits);
+            if let (Some(old), Some(new)) = (old.and_then(limits), limits(group)) {
+                self.limits(&key("discovered servers'"), &old, &new);
+            }
         }
         self.servers(&placed(old), &placed(new));
     }
@@ -127,7 +156,7 @@ impl Changes {
                 self.0.push(format!("server {authority}: added to {group}"));
                 continue;
             };
-            let Server { name, host: _, port: _, authorization, is_drained } = server;
+            let Server { name, host: _, port: _, authorization, is_drained, limits, tls } = server;
             let key = |key: &str| format!("server {authority} {key}");
             self.value(&key("group"), &before.group, group);
             if before.group == *group {
@@ -136,7 +165,16 @@ impl Changes {
             self.value(&key("name"), &before.server.name, name);
             self.secret(&key("api_key"), &before.server.authorization, authorization);
             self.value(&key("drain"), &before.server.is_drained, is_drained);
+            self.limits(&format!("server {authority}"), &before.server.limits, limits);
+            self.value(&key("tls"), &server_tls(before.server.tls.as_ref()), &server_tls(tls.as_ref()));
         }
+    }
+
+    fn limits(&mut self, whose: &str, old: &ServerLimits, new: &ServerLimits) {
+        let ServerLimits { max_in_flight, max_active_tokens } = new;
+        let shown = |limit: Option<u64>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
+        self.value(&format!("{whose} max_in_flight"), &shown(old.max_in_flight), &shown(*max_in_flight));
+        self.value(&format!("{whose} max_active_tokens"), &shown(old.max_active_tokens), &shown(*max_active_tokens));
     }
 
     fn timeouts(&mut self, old: &Timeouts, new: &Timeouts) {
@@ -151,6 +189,20 @@ impl Changes {
         self.value("retry.max_attempts", &old.max_attempts, max_attempts);
         self.value("retry.base_delay", &shown(old.base_delay), &shown(*base_delay));
         self.value("retry.max_delay", &shown(old.max_delay), &shown(*max_delay));
+    }
+
+    fn queue(&mut self, old: &QueueLimits, new: &QueueLimits) {
+        let QueueLimits { max_requests, max_bytes, max_wait } = new;
+        self.value("queue.max_requests", &old.max_requests, max_requests);
+        self.value("queue.max_size", &old.max_bytes, max_bytes);
+        self.value("queue.max_wait", &summary::or_none(old.max_wait), &summary::or_none(*max_wait));
+    }
+
+    fn shutdown(&mut self, old: &Shutdown, new: &Shutdown) {
+        let Shutdown { delay, grace } = new;
+        let shown = |limit| summary::or_none(Some(limit));
+        self.value("shutdown.delay", &shown(old.delay), &shown(*delay));
+        self.value("shutdown.grace", &shown(old.grace), &shown(*grace));
     }
 
     fn pingora(
@@ -180,6 +232,11 @@ fn pingora_key(field: &str) -> &str {
         "upgrade_sock_connect_accept_max_retries" => "upgrade_sock_max_retries",
         field => field.strip_suffix("_seconds").unwrap_or(field),
     }
+}
+
+/// How a server is reached, without what the files hold.
+fn server_tls(tls: Option<&ServerTls>) -> String {
+    tls.map_or_else(|| "none".to_owned(), summary::server_tls)
 }
 
 struct Placed<'a> {
@@ -247,18 +304,24 @@ mod tests {
     fn settings_are_named_by_their_keys_and_secrets_not_shown() {
         let new = format!(
             "{BASE}timeouts: {{total: 1h}}\nretry: {{max_attempts: 4}}\nwatch: true\nupstream: {{api_key: sk-secret}}\n\
-             admin: {{token: sk-secret}}\nheaders: {{strip: []}}\nlimits: {{max_body_size: 1KiB}}\n"
+             admin: {{token: sk-secret}}\nheaders: {{strip: []}}\nlimits: {{max_body_size: 1KiB}}\n\
+             queue: {{max_wait: none, server_max_in_flight: 4}}\nshutdown: {{grace: 10m}}\n"
         );
         assert_eq!(
             changes(&new),
             [
                 "admin.token: set",
                 "watch: false -> true",
+                "server x:1 max_in_flight: none -> 4",
+                "server y:1 max_in_flight: none -> 4",
+                "server z:1 max_in_flight: none -> 4",
                 "limits.max_body_size: 67108864 -> 1024",
                 "timeouts.total: none -> 1h",
                 "retry.max_attempts: 3 -> 4",
+                "queue.max_wait: 30s -> none",
                 "headers.strip: x-data-parallel-rank, x-vllm-priority -> none",
                 "upstream.api_key: set",
+                "shutdown.grace: 25s -> 10m",
             ]
         );
     }
@@ -270,12 +333,15 @@ mod tests {
         assert!(policy.starts_with("ranges: a prompts from 0 to below 10 tokens; b"), "{policy}");
         let source = BASE.replace("name: b,", "name: b, discover: {dns: 'n:1'},");
         assert_eq!(changes(&source), ["group b discover: none -> dns n:1"]);
+        let limited = format!("{source}queue: {{server_max_in_flight: 4}}\n");
+        let Difference { changes, .. } = difference(&config(&source), &config(&limited));
+        assert!(changes.contains(&"group b discovered servers' max_in_flight: none -> 4".to_owned()), "{changes:?}");
     }
 
     #[test]
     fn what_is_settled_at_start_needs_a_restart() {
         let new = format!(
-            "{BASE}listen: 127.0.0.1:7000\nadmin: {{listen: none}}\npingora: {{grace_period: 9s, upgrade_sock: /u}}\n"
+            "{BASE}listen: 127.0.0.1:7000\nadmin: {{listen: none}}\npingora: {{listener_tasks_per_fd: 9, upgrade_sock: /u}}\n"
         );
         let old = format!("{BASE}listen: 127.0.0.1:8000\n");
         let Difference { changes, needs_restart } = difference(&config(&old), &config(&new));
@@ -286,7 +352,7 @@ mod tests {
                 "listen: 127.0.0.1:8000 -> 127.0.0.1:7000",
                 "admin.listen: 127.0.0.1:9400 -> none",
                 "pingora.upgrade_sock: /tmp/tidegate_upgrade.sock -> /u",
-                "pingora.grace_period: 1 -> 9",
+                "pingora.listener_tasks_per_fd: 1 -> 9",
             ]
         );
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::section::{Parsed, Section, or_none};
 use super::yaml::Node;
-use super::{address, value};
+use super::{ServerLimits, address, value};
 
 /// How often a source is asked unless the file says otherwise.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(10);
@@ -21,6 +21,8 @@ pub struct Discover {
     pub source: Source,
     /// From the end of one look to the next.
     pub interval: Duration,
+    /// How much each of its servers is given at once.
+    pub limits: ServerLimits,
 }
 
 /// Where servers are found.
@@ -60,7 +62,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Discover> {
         }
         Some((path, _)) => Source::File(path.into()),
     };
-    Some(Discover { source, interval })
+    Some(Discover { source, interval, limits: ServerLimits::default() })
 }
 
 fn name(node: &Node) -> Parsed<Source> {

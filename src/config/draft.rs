@@ -9,14 +9,20 @@ use super::pingora::PingoraDraft;
 use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
 use super::section::{Item, Parsed, Section, or_none};
+use super::settings::OwnLimits;
+use super::tls::{TlsDraft, UpstreamTlsDraft};
 use super::yaml::Node;
-use super::{AdminAccess, Discover, Environment, Retry, Timeouts, discover, secret, settings, value};
+use super::{
+    AdminAccess, Discover, Environment, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts, discover, secret,
+    settings, value,
+};
 use crate::balance::Ties;
 
 /// A configuration that is not yet checked as a whole. Filled from a file, from flags, or from both.
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) listen: Vec<Located<Endpoint>>,
+    pub(super) tls: TlsDraft,
     pub(super) admin: Option<Located<Endpoint>>,
     pub(super) admin_access: AdminAccess,
     pub(super) watch: bool,
@@ -25,8 +31,13 @@ pub(super) struct Draft {
     pub(super) max_body_bytes: usize,
     pub(super) timeouts: Timeouts,
     pub(super) retry: Retry,
+    pub(super) queue: QueueLimits,
+    /// For servers without limits of their own.
+    pub(super) server_limits: ServerLimits,
     pub(super) strip: Vec<HeaderName>,
     pub(super) upstream_authorization: Option<HeaderValue>,
+    pub(super) shutdown: Shutdown,
+    pub(super) upstream_tls: UpstreamTlsDraft,
     pub(super) pingora: PingoraDraft,
 }
 
@@ -51,15 +62,27 @@ pub(super) enum Bound {
 #[derive(Debug)]
 pub(super) struct ServerDraft {
     pub(super) endpoint: Endpoint,
+    /// Whether it is reached over TLS.
+    pub(super) https: bool,
     pub(super) name: Option<String>,
     pub(super) authorization: Option<HeaderValue>,
     pub(super) is_drained: bool,
+    pub(super) limits: OwnLimits,
+    pub(super) tls: UpstreamTlsDraft,
 }
 
 impl ServerDraft {
     /// A server of which only the address is known.
     pub(super) fn at(endpoint: Endpoint) -> Self {
-        Self { endpoint, name: None, authorization: None, is_drained: false }
+        Self {
+            endpoint,
+            https: false,
+            name: None,
+            authorization: None,
+            is_drained: false,
+            limits: OwnLimits::default(),
+            tls: UpstreamTlsDraft::default(),
+        }
     }
 }
 
@@ -69,6 +92,7 @@ impl Draft {
         let localhost = Endpoint { host: "localhost".to_owned(), port: 8000 };
         Self {
             listen: vec![Located::new(localhost, Spot::named("listen"))],
+            tls: TlsDraft::default(),
             admin: None,
             admin_access: AdminAccess::default(),
             watch: false,
@@ -77,8 +101,12 @@ impl Draft {
             max_body_bytes: settings::DEFAULT_MAX_BODY_BYTES,
             timeouts: Timeouts::default(),
             retry: Retry::default(),
+            queue: QueueLimits::default(),
+            server_limits: ServerLimits::default(),
             strip: settings::default_strip(),
             upstream_authorization: None,
+            shutdown: Shutdown::default(),
+            upstream_tls: UpstreamTlsDraft::default(),
             pingora: PingoraDraft::default(),
         }
     }
@@ -87,12 +115,14 @@ impl Draft {
     pub(super) fn read(root: Option<&Node>, file: Spot, problems: &Problems, environment: Environment<'_>) -> Self {
         Section::read(root, file, problems, |section| {
             let listen = section.one_or_more("listen", endpoint);
+            let tls = section.section("tls", TlsDraft::read);
             let (admin, admin_access) = section.section("admin", |section| admin(section, environment));
             let watch = section.value("watch", value::switch).is_some_and(|watch| watch.value);
             let groups = section.filled_list("groups", "groups");
             let groups = groups.iter().map(|item| group(item, environment)).collect();
             let mut draft = Self::new(section.section("policy", PolicyDraft::read));
             draft.listen = listen.unwrap_or(draft.listen);
+            draft.tls = tls;
             draft.admin = admin;
             draft.admin_access = admin_access;
             draft.watch = watch;
@@ -100,9 +130,12 @@ impl Draft {
             draft.max_body_bytes = section.section("limits", settings::max_body_bytes);
             draft.timeouts = section.section("timeouts", settings::timeouts);
             draft.retry = section.section("retry", settings::retry);
+            (draft.queue, draft.server_limits) = section.section("queue", settings::queue);
             draft.strip = section.section("headers", settings::strip);
-            draft.upstream_authorization =
-                section.section("upstream", |section| secret::authorization(section, environment));
+            (draft.upstream_authorization, draft.upstream_tls) = section.section("upstream", |section| {
+                (secret::authorization(section, environment), section.section("tls", UpstreamTlsDraft::read))
+            });
+            draft.shutdown = section.section("shutdown", Shutdown::read);
             draft.pingora = section.section("pingora", PingoraDraft::read);
             draft
         })
@@ -132,7 +165,7 @@ fn endpoint(node: &Node) -> Parsed<Endpoint> {
     address::endpoint(node.text().unwrap_or_default())
 }
 
-fn server_address(node: &Node) -> Parsed<Endpoint> {
+fn server_address(node: &Node) -> Parsed<(Endpoint, bool)> {
     address::server(node.text().unwrap_or_default())
 }
 
@@ -170,15 +203,17 @@ fn group(item: &Item<'_>, environment: Environment<'_>) -> GroupDraft {
 /// A server in its short form (the address) or its long form (a mapping).
 fn server(item: &Item<'_>, environment: Environment<'_>) -> Option<Located<ServerDraft>> {
     if !item.is_mapping() {
-        let Located { value, spot } = item.value(server_address)?;
-        return Some(Located::new(ServerDraft::at(value), spot));
+        let Located { value: (endpoint, https), spot } = item.value(server_address)?;
+        return Some(Located::new(ServerDraft { https, ..ServerDraft::at(endpoint) }, spot));
     }
     item.section(|section| {
         let address = section.required("address", server_address);
         let name = section.value("name", value::name).map(|name| name.value);
         let authorization = secret::authorization(section, environment);
         let is_drained = section.value("drain", value::switch).is_some_and(|drain| drain.value);
-        let Located { value: endpoint, spot } = address?;
-        Some(Located::new(ServerDraft { endpoint, name, authorization, is_drained }, spot))
+        let limits = OwnLimits::read(section);
+        let tls = section.section("tls", UpstreamTlsDraft::read);
+        let Located { value: (endpoint, https), spot } = address?;
+        Some(Located::new(ServerDraft { endpoint, https, name, authorization, is_drained, limits, tls }, spot))
     })
 }

@@ -131,7 +131,8 @@ mod tests {
         let text = "listen: [127.0.0.1:7000, 127.0.0.2:7000]\nadmin: {listen: 127.0.0.1:7001}\n\
                     groups: [{name: g, up_to_tokens: 9, servers: [{address: a:1, name: s, api_key: k}]}]\n\
                     policy: {ties: first}\nlimits: {max_body_size: 1KiB}\ntimeouts: {total: 1h}\n\
-                    retry: {max_attempts: 5}\nheaders: {strip: [x-a]}\nupstream: {api_key: u}\npingora: {threads: 3}\n";
+                    retry: {max_attempts: 5}\nheaders: {strip: [x-a]}\nupstream: {api_key: u}\n\
+                    shutdown: {delay: 4s}\npingora: {threads: 3}\n";
         let config = read_text(text).unwrap();
         assert_eq!(config.listen, ["127.0.0.1:7000", "127.0.0.2:7000"].map(|address| address.parse().unwrap()));
         assert_eq!(config.admin, "127.0.0.1:7001".parse().ok());
@@ -143,6 +144,7 @@ mod tests {
         assert_eq!((config.retry.max_attempts, config.pingora.max_retries), (5, 5));
         assert_eq!(config.strip_request_headers, ["x-a"]);
         assert_eq!(config.upstream_authorization.unwrap(), "Bearer u");
+        assert_eq!(config.shutdown.delay.as_secs(), 4);
         assert_eq!(config.pingora.threads, 3);
     }
 

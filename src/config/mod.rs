@@ -23,17 +23,21 @@ mod problem;
 mod secret;
 mod section;
 mod settings;
+mod shutdown;
 mod summary;
+mod tls;
 pub(crate) mod value;
 mod yaml;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::pingora::server::configuration::ServerConf;
 use http::{HeaderName, HeaderValue};
 
 use crate::balance::{Policy, Ties};
+use crate::tls::Watched;
 
 pub use difference::{Difference, difference};
 pub use discover::{Discover, Source};
@@ -41,7 +45,9 @@ pub use file::{known_keys, load};
 pub use flags::{DEFAULT_GROUP_THRESHOLD, DEFAULT_MAX_REQUEST_TOKENS, Flags};
 pub use problem::{Problem, Refusal};
 pub use settings::DEFAULT_MAX_BODY_BYTES;
+pub use shutdown::Shutdown;
 pub use summary::Summary;
+pub use tls::{ServerTls, TlsListen};
 pub use value::MAX_ATTEMPTS;
 
 /// Looks up an environment variable; `None` when it is not set.
@@ -61,6 +67,8 @@ pub struct Loaded {
 pub struct Config {
     /// Where clients connect. Never empty.
     pub listen: Vec<SocketAddr>,
+    /// Where clients connect over TLS; `None` is off.
+    pub tls: Option<TlsListen>,
     /// Where the admin listener (metrics, status) is; `None` is off.
     pub admin: Option<SocketAddr>,
     /// Who may use the admin listener.
@@ -80,10 +88,14 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// How often and how fast a failed request is tried elsewhere.
     pub retry: Retry,
+    /// How many requests may wait for a server, and for how long.
+    pub queue: QueueLimits,
     /// Request headers that are not passed on to the servers.
     pub strip_request_headers: Vec<HeaderName>,
     /// Replaces the client's `Authorization` towards every server that has no key of its own.
     pub upstream_authorization: Option<HeaderValue>,
+    /// How the process ends.
+    pub shutdown: Shutdown,
     /// Pingora's own settings.
     pub pingora: ServerConf,
 }
@@ -96,6 +108,7 @@ impl Config {
     pub fn keep_fixed(&mut self, in_force: &Self) -> Result<(), String> {
         let pingora = copy_of(&in_force.pingora)?;
         self.listen.clone_from(&in_force.listen);
+        self.tls.clone_from(&in_force.tls);
         self.admin = in_force.admin;
         self.pingora = ServerConf { max_retries: self.pingora.max_retries, ..pingora };
         Ok(())
@@ -149,14 +162,48 @@ pub struct Server {
     pub authorization: Option<HeaderValue>,
     /// Whether it is to get nothing new.
     pub is_drained: bool,
+    /// How much it is given at once.
+    pub limits: ServerLimits,
+    /// How it is reached over TLS; `None` is plain HTTP.
+    pub tls: Option<ServerTls>,
+}
+
+/// How much a server is given at once. What is beyond waits in Tidegate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ServerLimits {
+    /// Most requests that run on it; `None` is no limit.
+    pub max_in_flight: Option<u64>,
+    /// Most tokens of load that are active on it; `None` is no limit. A larger request runs when nothing else does.
+    pub max_active_tokens: Option<u64>,
+}
+
+impl Config {
+    /// Everything that was made from TLS files. Servers with the same files share one.
+    #[must_use]
+    pub fn tls_files(&self) -> Vec<Arc<dyn Watched>> {
+        let listener = self.tls.iter().map(|tls| Arc::clone(&tls.listener) as Arc<dyn Watched>);
+        let servers = self.groups.iter().flat_map(|group| &group.servers);
+        let mut upstreams: Vec<_> = servers.filter_map(|server| Some(&server.tls.as_ref()?.upstream)).collect();
+        upstreams.sort_by_key(|upstream| Arc::as_ptr(upstream));
+        upstreams.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        listener.chain(upstreams.into_iter().map(|upstream| Arc::clone(upstream) as Arc<dyn Watched>)).collect()
+    }
+
+    /// Whether a server is trusted because an authority of the system says so.
+    #[must_use]
+    pub fn uses_system_authorities(&self) -> bool {
+        let mut servers = self.groups.iter().flat_map(|group| &group.servers).filter_map(|server| server.tls.as_ref());
+        servers.any(|tls| tls.upstream.files().uses_system_authorities())
+    }
 }
 
 impl Server {
     /// A server of which only the address is known; its name is the address.
     #[must_use]
-    pub fn at(address: SocketAddr) -> Self {
+    pub fn at(address: SocketAddr, limits: ServerLimits) -> Self {
         let (host, port) = (address.ip().to_string(), address.port());
-        Self { name: address::authority(&host, port), host, port, authorization: None, is_drained: false }
+        let name = address::authority(&host, port);
+        Self { name, host, port, authorization: None, is_drained: false, limits, tls: None }
     }
 
     /// `host:port` as it stands in a `Host` header, IPv6 literals in brackets.
@@ -169,9 +216,10 @@ impl Server {
 /// All time limits. `None` is no limit.
 #[derive(Debug, Clone)]
 pub struct Timeouts {
-    /// Until a TCP connection to a server stands.
+    /// Until a connection to a server stands, with TLS where it is used.
     pub connect: Duration,
-    /// From the first byte of a request header (or from accepting the connection) to its last.
+    /// From the first byte of a request header (or from accepting the connection) to its last. Also for the TLS
+    /// handshake.
     pub request_header: Duration,
     /// Longest pause between two pieces of a request body.
     pub request_body_idle: Duration,
@@ -189,6 +237,17 @@ pub struct Timeouts {
     pub client_keepalive: Duration,
     /// How long an idle connection to a server is kept. Below vLLM's own 5 s, so that it is we who close it.
     pub server_keepalive: Duration,
+}
+
+/// Bounds of the queue, for each group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueLimits {
+    /// Most requests that wait.
+    pub max_requests: usize,
+    /// Most bytes of bodies that wait.
+    pub max_bytes: usize,
+    /// For how long a request waits; `None`: it does not.
+    pub max_wait: Option<Duration>,
 }
 
 /// Retries: only before the first byte has gone to the client.

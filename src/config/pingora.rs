@@ -22,7 +22,7 @@ pub(super) struct PingoraDraft {
 /// No service has more threads.
 const MAX_THREADS: u64 = 1_024;
 
-/// Longest of the waits at start and end, in seconds.
+/// Longest wait at the start, in seconds.
 const MAX_SECONDS: u64 = 24 * 3_600;
 
 impl Default for PingoraDraft {
@@ -33,11 +33,6 @@ impl Default for PingoraDraft {
             upgrade_sock: "/tmp/tidegate_upgrade.sock".to_owned(),
             // Pingora's own 128 is fewer than a handful of servers run at once.
             upstream_keepalive_pool_size: 1_024,
-            // After SIGTERM Pingora waits the grace period in any case, 300 s when it is not set; then it drops what
-            // still runs and waits up to the timeout for blocking calls, which an idle process does not have.
-            grace_period_seconds: Some(1),
-            graceful_shutdown_timeout_seconds: Some(5),
-            upgrade_sock_connect_accept_max_retries: Some(5),
             daemon_ready_timeout_seconds: NonZeroU64::new(600),
             ..ServerConf::default()
         };
@@ -55,12 +50,11 @@ impl PingoraDraft {
         let pool_size = value::count(1..=1_000_000);
         section.set("upstream_keepalive_pool_size", &mut conf.upstream_keepalive_pool_size, pool_size);
 
-        set_seconds(section, "grace_period", &mut conf.grace_period_seconds);
-        set_seconds(section, "graceful_shutdown_timeout", &mut conf.graceful_shutdown_timeout_seconds);
+        // Pingora's own times are not used: the process ends when `drain` says so.
+        section.gone("grace_period", "expected shutdown.grace in its place");
+        section.gone("graceful_shutdown_timeout", "expected shutdown.grace in its place");
         section.set("upgrade_sock", &mut conf.upgrade_sock, value::text);
-        if let Some(retries) = section.value("upgrade_sock_max_retries", value::count(1..=MAX_SECONDS)) {
-            conf.upgrade_sock_connect_accept_max_retries = Some(retries.value);
-        }
+        section.gone("upgrade_sock_max_retries", "expected it to be left out: it has no effect");
 
         section.set("daemon", &mut conf.daemon, value::switch);
         let wait = section.value("daemon_wait_for_ready", value::switch);
@@ -100,12 +94,6 @@ fn daemon_text(section: &mut Section<'_>, key: &'static str, daemon_only: &mut V
     value
 }
 
-fn set_seconds(section: &mut Section<'_>, key: &'static str, target: &mut Option<u64>) {
-    if let Some(given) = section.value(key, value::seconds(0..=MAX_SECONDS)) {
-        *target = Some(given.value);
-    }
-}
-
 fn threads(node: &Node) -> Parsed<usize> {
     match node.plain() {
         Some("auto") => Ok(cpus()),
@@ -135,7 +123,7 @@ mod tests {
     #[test]
     fn every_key_reaches_its_setting() {
         let yaml = "threads: 3\nwork_stealing: false\nlistener_tasks_per_fd: 2\nupstream_keepalive_pool_size: 9\n\
-                    grace_period: 2s\ngraceful_shutdown_timeout: 1m\nupgrade_sock: /u\nupgrade_sock_max_retries: 4\n\
+                    upgrade_sock: /u\n\
                     daemon: true\ndaemon_wait_for_ready: true\ndaemon_ready_timeout: 8s\npid_file: /p\n\
                     error_log: /e\nuser: u\ngroup: g\nworking_directory: /w\n";
         let expected = ServerConf {
@@ -143,10 +131,7 @@ mod tests {
             work_stealing: false,
             listener_tasks_per_fd: 2,
             upstream_keepalive_pool_size: 9,
-            grace_period_seconds: Some(2),
-            graceful_shutdown_timeout_seconds: Some(60),
             upgrade_sock: "/u".to_owned(),
-            upgrade_sock_connect_accept_max_retries: Some(4),
             daemon: true,
             daemon_wait_for_ready: true,
             daemon_ready_timeout_seconds: NonZeroU64::new(8),
@@ -162,10 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_process_ends_soon_after_sigterm_by_default() {
-        let (conf, _) = read("").unwrap();
-        let waits = (conf.grace_period_seconds, conf.graceful_shutdown_timeout_seconds);
-        assert_eq!(waits, (Some(1), Some(5)));
+    fn keys_that_moved_say_where_to() {
+        let error = read("grace_period: 2s\ngraceful_shutdown_timeout: 3s\nupgrade_sock_max_retries: 4\n").unwrap_err();
+        assert_eq!(
+            error,
+            "error: f:1: grace_period: no longer known, expected shutdown.grace in its place\n\
+             error: f:2: graceful_shutdown_timeout: no longer known, expected shutdown.grace in its place\n\
+             error: f:3: upgrade_sock_max_retries: no longer known, expected it to be left out: it has no effect"
+        );
     }
 
     #[test]

@@ -61,13 +61,19 @@ impl<'a> Section<'a> {
         };
         for entry in entries {
             if let Some(first) = self.entries.get(entry.key.as_str()) {
-                let spot = self.spot.child(&entry.key).at(entry.line);
+                let spot = self.spot_of(entry);
                 self.problems.error(&spot, format!("given twice, first on line {}; expected it once", first.line));
             } else {
                 self.entries.insert(&entry.key, entry);
                 self.order.push(entry);
             }
         }
+    }
+
+    /// Where a key stands that may be anything: short, and on one line.
+    fn spot_of(&self, entry: &Entry) -> Spot {
+        let key = super::yaml::shown(&entry.key, entry.key.contains(char::is_control));
+        self.spot.child(&key).at(entry.line)
     }
 
     fn take(&mut self, key: &'static str) -> Option<(&'a Node, Spot)> {
@@ -112,6 +118,14 @@ impl<'a> Section<'a> {
             self.problems.error(&self.spot.child(key), format!("missing, expected {expected}"));
         }
         self.value(key, parse)
+    }
+
+    /// Reports a key that is no longer known, when it is there. `instead` says what to do.
+    pub(super) fn gone(&mut self, key: &str, instead: &str) {
+        if let Some(entry) = self.entries.remove(key) {
+            self.order.retain(|other| other.key != key);
+            self.problems.error(&self.spot.child(key).at(entry.line), format!("no longer known, {instead}"));
+        }
     }
 
     /// Replaces `target` when the key is there.
@@ -194,7 +208,7 @@ impl<'a> Section<'a> {
         for key in &self.asked {
             self.problems.note_known_key(without_indices(&self.spot.child(key).key));
         }
-        for entry in self.order {
+        for entry in &self.order {
             if self.asked.contains(&entry.key.as_str()) {
                 continue;
             }
@@ -204,8 +218,7 @@ impl<'a> Section<'a> {
                 Some(near) => format!("unknown key, did you mean {near}?"),
                 None => format!("unknown key, expected one of: {}", self.asked.join(", ")),
             };
-            let key = super::yaml::shown(&entry.key, entry.key.contains(char::is_control));
-            self.problems.error(&self.spot.child(&key).at(entry.line), text);
+            self.problems.error(&self.spot_of(entry), text);
         }
     }
 }
@@ -301,6 +314,8 @@ mod tests {
             section.value("b", text);
         });
         assert_eq!(found, "error: f:3: a: given twice, first on line 1; expected it once");
+        let odd = problems_of("\"a\\nb\": 1\n\"a\\nb\": 2\n", |_| ());
+        assert_eq!(odd.lines().last(), Some("error: f:2: \"a\\nb\": given twice, first on line 1; expected it once"));
     }
 
     #[test]

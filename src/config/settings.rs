@@ -1,11 +1,13 @@
 //! The sections without choices: limits, timeouts, retry, headers; and their defaults.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use http::HeaderName;
 
-use super::section::Section;
-use super::{Retry, Timeouts, value};
+use super::problem::Located;
+use super::section::{Section, or_none};
+use super::{QueueLimits, Retry, ServerLimits, Timeouts, value};
 
 /// The default of [`super::Config::max_body_bytes`].
 pub const DEFAULT_MAX_BODY_BYTES: usize = 64 << 20;
@@ -31,6 +33,12 @@ impl Default for Timeouts {
 impl Default for Retry {
     fn default() -> Self {
         Self { max_attempts: 3, base_delay: Duration::from_millis(50), max_delay: Duration::from_secs(2) }
+    }
+}
+
+impl Default for QueueLimits {
+    fn default() -> Self {
+        Self { max_requests: 1_000, max_bytes: 1 << 30, max_wait: Some(Duration::from_secs(30)) }
     }
 }
 
@@ -75,6 +83,45 @@ pub(super) fn retry(section: &mut Section<'_>) -> Retry {
         section.error(&spot, format!("base_delay ({base}) is above max_delay ({max}), expected at most max_delay"));
     }
     retry
+}
+
+/// The queue, and the limits of servers that have none of their own.
+pub(super) fn queue(section: &mut Section<'_>) -> (QueueLimits, ServerLimits) {
+    let mut queue = QueueLimits::default();
+    section.set("max_requests", &mut queue.max_requests, value::count(1..=1_000_000));
+    section.set("max_size", &mut queue.max_bytes, value::size);
+    section.set_or_none("max_wait", &mut queue.max_wait, value::duration);
+    let mut servers = ServerLimits::default();
+    section.set_or_none("server_max_in_flight", &mut servers.max_in_flight, value::whole(IN_FLIGHT));
+    section.set_or_none("server_max_active_tokens", &mut servers.max_active_tokens, value::whole(value::TOKENS));
+    (queue, servers)
+}
+
+/// Requests that one server may run at once.
+const IN_FLIGHT: RangeInclusive<u64> = 1..=1_000_000;
+
+/// What a server says of its own limits; `None` is what all servers have.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct OwnLimits {
+    max_in_flight: Option<Option<u64>>,
+    max_active_tokens: Option<Option<u64>>,
+}
+
+impl OwnLimits {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        let given = |value: Option<Located<Option<u64>>>| value.map(|given| given.value);
+        Self {
+            max_in_flight: given(section.value("max_in_flight", or_none(value::whole(IN_FLIGHT)))),
+            max_active_tokens: given(section.value("max_active_tokens", or_none(value::whole(value::TOKENS)))),
+        }
+    }
+
+    pub(super) fn or(self, all: ServerLimits) -> ServerLimits {
+        ServerLimits {
+            max_in_flight: self.max_in_flight.unwrap_or(all.max_in_flight),
+            max_active_tokens: self.max_active_tokens.unwrap_or(all.max_active_tokens),
+        }
+    }
 }
 
 pub(super) fn strip(section: &mut Section<'_>) -> Vec<HeaderName> {
@@ -126,6 +173,21 @@ mod tests {
         assert_eq!(error, format!("error: f:1: max_delay: {expected}"));
         let error = read("max_delay: 2s\nbase_delay: 3s\n", retry).unwrap_err();
         assert!(error.starts_with("error: f:2: base_delay: base_delay (3s) is above"), "{error}");
+    }
+
+    #[test]
+    fn a_server_has_the_limits_of_all_where_it_has_none_of_its_own() {
+        let (_, all) = read("server_max_in_flight: 8\nserver_max_active_tokens: 100\n", queue).unwrap();
+        let own = |yaml| read(yaml, OwnLimits::read).unwrap().or(all);
+        assert_eq!(own("").max_in_flight, Some(8));
+        assert_eq!(own("max_in_flight: 3\n"), ServerLimits { max_in_flight: Some(3), max_active_tokens: Some(100) });
+        assert_eq!(own("max_active_tokens: none\n").max_active_tokens, None);
+    }
+
+    #[test]
+    fn waiting_is_bounded_and_can_be_switched_off() {
+        let (queue, _) = read("max_requests: 5\nmax_size: 1MiB\nmax_wait: none\n", queue).unwrap();
+        assert_eq!(queue, QueueLimits { max_requests: 5, max_bytes: 1 << 20, max_wait: None });
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 
-use super::{Config, Group, Timeouts};
+use super::{Config, Group, QueueLimits, ServerTls, Timeouts, TlsListen};
 use crate::balance::{Neighbours, Policy, Ties};
 
 /// Shows a configuration in words. No key's text is in it.
@@ -16,6 +16,7 @@ impl Display for Summary<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(config) = self;
         writeln!(out, "listen: {}", list(&config.listen))?;
+        writeln!(out, "tls: {}", config.tls.as_ref().map_or_else(|| "none".to_owned(), tls))?;
         writeln!(out, "admin: {}", config.admin.map_or_else(|| "none".to_owned(), |admin| admin.to_string()))?;
         writeln!(out, "admin access: {}", admin_access(config))?;
         writeln!(out, "watch: {}", if config.watch { "the file is watched" } else { "the file is not watched" })?;
@@ -28,9 +29,12 @@ impl Display for Summary<'_> {
         let retry = &config.retry;
         let [base, max] = [retry.base_delay, retry.max_delay].map(humantime::format_duration);
         writeln!(out, "retry: max_attempts {}, base_delay {base}, max_delay {max}", retry.max_attempts)?;
+        writeln!(out, "queue: {}", queue(&config.queue))?;
         writeln!(out, "headers: strip {}", list(&config.strip_request_headers))?;
         let key = if config.upstream_authorization.is_some() { "the configured key" } else { "the client's key" };
         writeln!(out, "upstream: {key} is sent to servers without a key of their own")?;
+        let [delay, grace] = [config.shutdown.delay, config.shutdown.grace].map(humantime::format_duration);
+        writeln!(out, "shutdown: delay {delay}, grace {grace}")?;
         pingora(out, config)
     }
 }
@@ -39,7 +43,15 @@ fn admin_access(config: &Config) -> &'static str {
     match (&config.admin_access.token, config.admin_access.protect_reads) {
         (None, _) => "open",
         (Some(_), false) => "a token for what changes something",
-        (Some(_), true) => "a token for everything but /healthz",
+        (Some(_), true) => "a token for everything but /healthz and /readyz",
+    }
+}
+
+fn queue(queue: &QueueLimits) -> String {
+    let max_size = ByteSize::b(queue.max_bytes as u64);
+    match queue.max_wait.map(humantime::format_duration) {
+        Some(max_wait) => format!("max_requests {}, max_size {max_size}, max_wait {max_wait}", queue.max_requests),
+        None => "none: a request that no server can take is refused at once".to_owned(),
     }
 }
 
@@ -87,9 +99,19 @@ fn group(out: &mut fmt::Formatter<'_>, group: &Group, range: &str) -> fmt::Resul
     writeln!(out, "group {}: {range}", group.name)?;
     for server in &group.servers {
         let authority = server.authority();
-        write!(out, "  {authority}")?;
+        let scheme = if server.tls.is_some() { "https://" } else { "" };
+        write!(out, "  {scheme}{authority}")?;
         if server.name != authority {
             write!(out, ", name {}", server.name)?;
+        }
+        if let Some(most) = server.limits.max_in_flight {
+            write!(out, ", max_in_flight {most}")?;
+        }
+        if let Some(most) = server.limits.max_active_tokens {
+            write!(out, ", max_active_tokens {most}")?;
+        }
+        if let Some(tls) = &server.tls {
+            write!(out, ", {}", server_tls(tls))?;
         }
         out.write_str(if server.authorization.is_some() { ", a key of its own" } else { "" })?;
         out.write_str(if server.is_drained { ", drained\n" } else { "\n" })?;
@@ -98,6 +120,27 @@ fn group(out: &mut fmt::Formatter<'_>, group: &Group, range: &str) -> fmt::Resul
         writeln!(out, "  discovered: {}, every {}", discover.source, humantime::format_duration(discover.interval))?;
     }
     Ok(())
+}
+
+fn tls(tls: &TlsListen) -> String {
+    let files = tls.listener.files();
+    let until = tls.listener.valid_until();
+    let (certificate, key) = (files.certificate.display(), files.key.display());
+    let listen = list(&tls.listen);
+    format!("{listen}, certificate {certificate} (valid until {until}), key {key}, min_version {}", files.min_version)
+}
+
+pub(super) fn server_tls(tls: &ServerTls) -> String {
+    let files = tls.upstream.files();
+    let trusted = match &files.ca {
+        _ if files.insecure => "any certificate is taken (insecure)".to_owned(),
+        Some(ca) => format!("ca {}", ca.display()),
+        None => "ca of the system".to_owned(),
+    };
+    let identity = files.identity.as_ref().map_or_else(String::new, |(certificate, key)| {
+        format!(", certificate {}, key {}", certificate.display(), key.display())
+    });
+    format!("server_name {}, {trusted}{identity}", tls.name)
 }
 
 fn timeouts(limits: &Timeouts) -> String {
@@ -128,14 +171,8 @@ pub(super) fn or_none(limit: Option<Duration>) -> String {
 
 fn pingora(out: &mut fmt::Formatter<'_>, config: &Config) -> fmt::Result {
     let conf = &config.pingora;
-    let seconds = |seconds: Option<u64>| or_none(seconds.map(Duration::from_secs));
-    let (grace, timeout) = (seconds(conf.grace_period_seconds), seconds(conf.graceful_shutdown_timeout_seconds));
     let stealing = if conf.work_stealing { "work stealing" } else { "no work stealing" };
     let daemon = if conf.daemon { "in the background" } else { "in the foreground" };
     let (threads, socket) = (conf.threads, &conf.upgrade_sock);
-    writeln!(
-        out,
-        "pingora: {daemon}, {threads} threads, {stealing}, grace_period {grace}, graceful_shutdown_timeout {timeout}, \
-         upgrade_sock {socket}"
-    )
+    writeln!(out, "pingora: {daemon}, {threads} threads, {stealing}, upgrade_sock {socket}")
 }

@@ -98,6 +98,15 @@ pub(super) fn delay(node: &Node) -> Parsed<Duration> {
         .ok_or_else(|| format!("a duration from 0s to {}s, such as 50ms", MAX_DELAY.as_secs()))
 }
 
+/// A wait that may be zero, up to a longest one.
+pub(super) fn at_most(max: Duration) -> impl Fn(&Node) -> Parsed<Duration> {
+    move |node| {
+        let max_text = humantime::format_duration(max);
+        let wait = parse_duration(node).filter(|wait| *wait <= max);
+        wait.ok_or_else(|| format!("a duration from 0s to {max_text}, such as 500ms, 5s or 10m"))
+    }
+}
+
 /// Whole seconds in a range, written as a duration, where Pingora knows nothing finer.
 pub(super) fn seconds(range: RangeInclusive<u64>) -> impl Fn(&Node) -> Parsed<u64> {
     move |node| {

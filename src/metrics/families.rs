@@ -14,6 +14,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
 use super::labels::{AttemptLabels, GroupLabels, ReasonLabels, RedirectLabels, ServerLabels, VersionLabels};
+use super::queue::QueueMetrics;
 use super::usage::{Roster, ServerName};
 use super::{AttemptResult, Metrics, RetryReason, Series, since_1970};
 
@@ -102,6 +103,7 @@ impl Metrics {
                 "1 when the server gets nothing new because it is being drained, by hand or by configuration",
                 Family::default(),
             ),
+            queue: QueueMetrics::new(&mut registry),
             request_bytes: registered(
                 &mut registry,
                 "tidegate_request_bytes",
@@ -168,7 +170,7 @@ impl Metrics {
 
 pub(super) type SecondsByGroup = Family<GroupLabels, Histogram, fn() -> Histogram>;
 
-fn seconds_by_group() -> SecondsByGroup {
+pub(super) fn seconds_by_group() -> SecondsByGroup {
     Family::new_with_constructor(|| Histogram::new(SECONDS))
 }
 
@@ -176,7 +178,7 @@ fn for_each_group(roster: &Roster, family: &SecondsByGroup) -> Vec<Histogram> {
     roster.groups.iter().map(|group| family.get_or_create_owned(&GroupLabels { group: Arc::clone(group) })).collect()
 }
 
-fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+pub(super) fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric
 }

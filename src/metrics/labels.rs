@@ -72,6 +72,29 @@ impl AttemptResult {
     }
 }
 
+/// How a request left the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueExit {
+    /// It was given a server.
+    Served,
+    /// It waited for as long as it may.
+    TimeUp,
+    /// Its client left.
+    ClientGone,
+}
+
+impl QueueExit {
+    /// The name in metrics.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Served => "served",
+            Self::TimeUp => "time_up",
+            Self::ClientGone => "client_gone",
+        }
+    }
+}
+
 /// Why a request was tried once more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryReason {
@@ -165,6 +188,12 @@ pub(super) struct RedirectLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct GroupLabels {
     pub(super) group: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct QueueLabels {
+    pub(super) group: Arc<str>,
+    pub(super) result: &'static str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -15,6 +15,7 @@ mod exposition;
 mod families;
 mod labels;
 mod process;
+mod queue;
 #[cfg(test)]
 mod tests;
 mod usage;
@@ -32,8 +33,10 @@ use prometheus_client::registry::Registry;
 pub use exposition::Format;
 use families::SecondsByGroup;
 use labels::{AttemptLabels, ReasonLabels, RedirectLabels, RequestLabels, ServerLabels, status_class};
-pub use labels::{AttemptResult, FinishedRequest, Outcome, RetryReason};
+pub use labels::{AttemptResult, FinishedRequest, Outcome, QueueExit, RetryReason};
 use process::Process;
+use queue::QueueMetrics;
+pub use queue::Waiting;
 pub use usage::Roster;
 use usage::Usage;
 
@@ -55,6 +58,7 @@ pub struct Metrics {
     redirects: Family<RedirectLabels, Counter>,
     redirects_in_all: Counter,
     draining: Family<ServerLabels, Gauge>,
+    queue: QueueMetrics,
     request_bytes: Counter,
     response_bytes: Counter,
     request_body_bytes: Histogram,
@@ -174,13 +178,14 @@ impl Metrics {
         self.started.elapsed()
     }
 
-    /// The whole page for a scrape: the counters here and the state of the balancer and of the process at this moment.
+    /// The whole page for a scrape: the counters here and the state of the balancer, of the queue (by group) and of the
+    /// process at this moment.
     #[must_use]
-    pub fn render(&self, balancer: &Balancer, format: Format) -> String {
+    pub fn render(&self, balancer: &Balancer, waiting: &[Waiting], format: Format) -> String {
         // A registry of its own for each scrape, so that scrapes at the same time cannot mix their readings.
         let mut state = Registry::default();
         let roster = self.series.load().roster.clone();
-        state.register_collector(Box::new(Usage { roster, snapshot: balancer.snapshot() }));
+        state.register_collector(Box::new(Usage { roster, snapshot: balancer.snapshot(), waiting: waiting.to_vec() }));
         state.register_collector(Box::new(Process::read()));
 
         let mut page = String::new();

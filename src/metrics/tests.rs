@@ -34,7 +34,7 @@ fn samples(page: &str) -> Samples {
 /// What a step changed: `series value` of all samples that are new or different, less the buckets of histograms and
 /// the numbers of the process.
 fn step(metrics: &Metrics, balancer: &Balancer, before: &mut Samples) -> Vec<String> {
-    let after = samples(&metrics.render(balancer, Format::OpenMetrics));
+    let after = samples(&metrics.render(balancer, &[], Format::OpenMetrics));
     assert!(before.keys().all(|series| after.contains_key(series)), "a series has vanished");
     let changed = after
         .iter()
@@ -63,7 +63,7 @@ fn finished(outcome: Outcome, status: Option<u16>) -> FinishedRequest {
 #[test]
 fn the_first_page_is_the_golden_page() {
     // To change it on purpose, copy the page from the message.
-    let page = Metrics::new(&roster()).render(&balancer(), Format::OpenMetrics);
+    let page = Metrics::new(&roster()).render(&balancer(), &[], Format::OpenMetrics);
     let golden = include_str!("golden.txt");
     let page = masked_and_sorted(&page);
     assert!(page == golden, "the page is not src/metrics/golden.txt:\n{page}");
@@ -95,7 +95,7 @@ fn masked_and_sorted(page: &str) -> String {
 #[test]
 fn each_event_moves_its_own_series_and_no_other() {
     let (metrics, balancer) = (Metrics::new(&roster()), balancer());
-    let mut page = samples(&metrics.render(&balancer, Format::OpenMetrics));
+    let mut page = samples(&metrics.render(&balancer, &[], Format::OpenMetrics));
     assert_eq!(step(&metrics, &balancer, &mut page), [""; 0]);
 
     let lease = balancer.acquire(&Demand::of_bytes(4_002), &Tried::default()).unwrap();
@@ -197,7 +197,7 @@ fn the_totals_are_the_sums_of_the_page() {
     metrics.redirected(1, 1);
     assert_eq!(metrics.totals(), Totals { requests: [1, 2, 3, 4], retries: 4, redirects: 2 });
 
-    let page = samples(&metrics.render(&balancer, Format::Text));
+    let page = samples(&metrics.render(&balancer, &[], Format::Text));
     let sum = |part: &str| -> u64 {
         page.iter().filter(|(series, _)| series.contains(part)).map(|(_, value)| value.parse::<u64>().unwrap()).sum()
     };
@@ -219,7 +219,7 @@ fn times_and_sizes_fall_into_the_right_buckets() {
     count(Duration::from_secs(900), 64 << 20);
     count(Duration::from_secs(901), (64 << 20) + 1);
 
-    let page = samples(&metrics.render(&balancer, Format::Text));
+    let page = samples(&metrics.render(&balancer, &[], Format::Text));
     let duration =
         |bound: &str| &page[&format!(r#"tidegate_request_duration_seconds_bucket{{le="{bound}",group="long"}}"#)];
     assert_eq!([duration("0.001"), duration("600.0"), duration("900.0"), duration("+Inf")], ["1", "1", "2", "3"]);
@@ -237,17 +237,17 @@ fn nothing_that_a_client_sends_makes_a_series() {
         metrics.request_finished(&request);
     };
     finish("GET", "/", 200);
-    let before = samples(&metrics.render(&balancer, Format::Text)).len();
+    let before = samples(&metrics.render(&balancer, &[], Format::Text)).len();
     for number in 0..2_000_u16 {
         finish(&format!("FOO{number}"), &format!("/v1/\"scan\\{number}\n"), 200);
         finish("POST", &format!("/v1/{number}"), 200);
     }
-    assert_eq!(samples(&metrics.render(&balancer, Format::Text)).len(), before);
+    assert_eq!(samples(&metrics.render(&balancer, &[], Format::Text)).len(), before);
     for status in 0..=u16::MAX {
         finish("GET", "/", status);
     }
     let other_classes = 5;
-    assert_eq!(samples(&metrics.render(&balancer, Format::Text)).len(), before + other_classes);
+    assert_eq!(samples(&metrics.render(&balancer, &[], Format::Text)).len(), before + other_classes);
 }
 
 #[test]
@@ -255,8 +255,8 @@ fn both_formats_hold_the_same_samples_and_declare_each_family_once() {
     let (metrics, balancer) = (Metrics::new(&roster()), balancer());
     metrics.rejected("no_server");
     metrics.request_finished(&finished(Outcome::Rejected, Some(503)));
-    let open_metrics = metrics.render(&balancer, Format::OpenMetrics);
-    let text = metrics.render(&balancer, Format::Text);
+    let open_metrics = metrics.render(&balancer, &[], Format::OpenMetrics);
+    let text = metrics.render(&balancer, &[], Format::Text);
 
     let series = |page: &str| samples(page).into_keys().collect::<Vec<_>>();
     assert_eq!(series(&open_metrics), series(&text));
@@ -300,7 +300,7 @@ fn names_with_special_characters_are_escaped() {
         Arc::new(Balancer::new(Topology::from_sizes([1]).unwrap(), Policy::ReferencePlain, Ties::First).unwrap());
     let _lease = balancer.acquire_weightless(&Tried::default()).unwrap();
     for format in [Format::OpenMetrics, Format::Text] {
-        let page = samples(&metrics.render(&balancer, format));
+        let page = samples(&metrics.render(&balancer, &[], format));
         let in_flight = r#"tidegate_server_in_flight_requests{group="a \"b\"\\c\nd",server="é"}"#;
         assert_eq!(page.get(in_flight).map(String::as_str), Some("1"), "{page:#?}");
     }

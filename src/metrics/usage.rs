@@ -8,6 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeLab
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+use super::Waiting;
 use crate::balance::Snapshot;
 
 /// The names of groups and servers, by number.
@@ -45,6 +46,8 @@ impl Roster {
 pub(super) struct Usage {
     pub(super) roster: Roster,
     pub(super) snapshot: Snapshot,
+    /// By group; groups beyond the end have nobody waiting.
+    pub(super) waiting: Vec<Waiting>,
 }
 
 impl Collector for Usage {
@@ -81,6 +84,22 @@ impl Collector for Usage {
             "tidegate_group_in_flight_requests",
             "Requests that run in the group.",
             groups().map(|(name, usage)| (group_labels(name), usage.in_flight)),
+        )?;
+        let waiting = || {
+            let all = self.waiting.iter().copied().chain(std::iter::repeat(Waiting::default()));
+            self.roster.groups.iter().zip(all)
+        };
+        gauges(
+            &mut encoder,
+            "tidegate_queue_requests",
+            "Requests whose length is for the group and that wait for a server.",
+            waiting().map(|(name, waiting)| (group_labels(name), waiting.requests)),
+        )?;
+        gauges(
+            &mut encoder,
+            "tidegate_queue_bytes",
+            "Bytes of the bodies of the requests that wait.",
+            waiting().map(|(name, waiting)| (group_labels(name), waiting.bytes)),
         )
     }
 }

@@ -1,5 +1,6 @@
 //! From the request header to a measured request: local answers, the body, the measure.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -30,6 +31,9 @@ impl Proxy {
         ctx.request_id = Some(request::request_id(session.req_header()));
         ctx.endpoint = Endpoint::of(&session.req_header().method, session.req_header().uri.path());
         session.set_write_timeout(ctx.config().timeouts.client_write);
+        if self.drain.is_leaving() {
+            session.set_keepalive(None);
+        }
 
         let raw = session.as_http1().map(ServerSessionV1::get_headers_raw_bytes).unwrap_or_default();
         if let Some(reject) = framing::fault(session.req_header(), &raw) {
@@ -55,8 +59,13 @@ impl Proxy {
         ctx.request_bytes = body.len() as u64;
 
         if is_health_check(session.req_header()) {
-            let json = serde_json::json!({ "status": "ok", "server_instances": ctx.in_force.servers().count() });
-            self.answer(session, ctx, StatusCode::OK, &json).await?;
+            let (status, text) = if self.drain.is_ready() {
+                (StatusCode::OK, "ok")
+            } else {
+                (StatusCode::SERVICE_UNAVAILABLE, "stopping")
+            };
+            let json = serde_json::json!({ "status": text, "server_instances": ctx.in_force.servers().count() });
+            self.answer(session, ctx, status, &json).await?;
             return Ok(true);
         }
         if ctx.endpoint == Endpoint::Models && ctx.in_force.servers().count() > 1 {
@@ -68,7 +77,7 @@ impl Proxy {
         let limits = &ctx.config().timeouts;
         let total_at = limits.total.map(|total| ctx.started + total);
         let silence = Silence::new(limits.first_byte, limits.response_idle, total_at);
-        ctx.slot = Some(downstream::wrap(session, body, silence));
+        ctx.slot = Some(downstream::wrap(session, body, silence, Arc::clone(&self.drain)));
         Ok(false)
     }
 

@@ -1,17 +1,20 @@
-//! One attempt begins: backoff, a place on a server, its address.
+//! One attempt begins: backoff, a place on a server (waiting for one if need be), its address.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use pingora::proxy::Session;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
+use tokio::time::{Instant, sleep_until};
 
 use super::Proxy;
 use super::context::RequestContext;
 use super::reject::Reject;
-use crate::balance::{Lease, Placement};
+use crate::balance::{Lease, Placement, Unavailable};
 use crate::config::Retry;
+use crate::queue::Full;
 use crate::upstream::Server;
 
 impl Proxy {
@@ -24,17 +27,7 @@ impl Proxy {
             back_off(session, &ctx.config().retry, ctx.attempts).await?;
         }
         ctx.attempts += 1;
-        let lease = match &ctx.demand {
-            Some(demand) => self.live.balancer().acquire(demand, &ctx.tried),
-            None => self.live.balancer().acquire_weightless(&ctx.tried),
-        };
-        let lease = match lease {
-            Ok(lease) => lease,
-            Err(unavailable) => {
-                ctx.reject = Some(Reject::Unavailable(unavailable));
-                return Err(Error::explain(ErrorType::InternalError, unavailable.to_string()));
-            }
-        };
+        let lease = self.place(session, ctx).await?;
         // Not from this request's own picture: since that was taken the number may have become another server's. While
         // the lease lives it stays what it is now.
         let server = self.live.get().server(lease.server()).cloned();
@@ -49,6 +42,46 @@ impl Proxy {
         match server.address(timeouts.connect).await {
             Ok(address) => Ok(Box::new(server.peer(address, timeouts))),
             Err(error) => Err(self.attempt_failed(session, ctx, error)),
+        }
+    }
+
+    /// A place on a server: at once, or when it is this request's turn.
+    async fn place(&self, session: &mut Session, ctx: &mut RequestContext) -> Result<Lease> {
+        let (balancer, queue) = (self.live.balancer(), self.live.queue());
+        let class = ctx.demand.map_or(0, |demand| balancer.standard_group(&demand));
+        let why = if queue.is_waiting(class) {
+            Unavailable::NoneFree
+        } else {
+            let lease = match &ctx.demand {
+                Some(demand) => balancer.acquire(demand, &ctx.tried),
+                None => balancer.acquire_weightless(&ctx.tried),
+            };
+            match lease {
+                Ok(lease) => return Ok(lease),
+                Err(unavailable) => unavailable,
+            }
+        };
+        let limits = ctx.config().queue;
+        let Some(max_wait) = limits.max_wait else {
+            return refuse(ctx, Reject::Unavailable { why, retry_after_seconds: RETRY_AFTER_SECONDS });
+        };
+        let bytes = usize::try_from(ctx.request_bytes).unwrap_or(usize::MAX);
+        let mut ticket = match queue.join(ctx.demand, &ctx.tried, bytes, &limits) {
+            Ok(ticket) => ticket,
+            Err(Full { retry_after_seconds }) => return refuse(ctx, Reject::QueueFull { retry_after_seconds }),
+        };
+        let deadline = match ctx.config().timeouts.total {
+            Some(total) => (Instant::now() + max_wait).min(ctx.started + total),
+            None => Instant::now() + max_wait,
+        };
+        tokio::select! {
+            biased;
+            lease = ticket.served() => Ok(lease),
+            gone = session.downstream_session.read_body_or_idle(true) => Err(gone_error(gone)),
+            () = sleep_until(deadline) => {
+                let retry_after_seconds = ticket.give_up();
+                refuse(ctx, Reject::Unavailable { why, retry_after_seconds })
+            }
         }
     }
 
@@ -69,15 +102,28 @@ impl Proxy {
     }
 }
 
+/// Without a queue there is nothing to compute it from.
+const RETRY_AFTER_SECONDS: u64 = 5;
+
+fn refuse<T>(ctx: &mut RequestContext, reject: Reject) -> Result<T> {
+    ctx.reject = Some(reject);
+    Error::e_explain(ErrorType::InternalError, reject.reason())
+}
+
+/// Reading on after the body ends only when the client has gone.
+fn gone_error(read: Result<Option<Bytes>>) -> Box<Error> {
+    match read {
+        Err(error) => error.into_down(),
+        Ok(_) => Error::new_down(ErrorType::ConnectionClosed),
+    }
+}
+
 /// Waits before another attempt, but not longer than the client does.
 async fn back_off(session: &mut Session, retry: &Retry, attempts: usize) -> Result<()> {
     let pause = backoff(retry, attempts, rand::random());
     tokio::select! {
         biased;
-        gone = session.downstream_session.read_body_or_idle(true) => match gone {
-            Err(error) => Err(error.into_down()),
-            Ok(_) => Err(Error::new_down(ErrorType::ConnectionClosed)),
-        },
+        gone = session.downstream_session.read_body_or_idle(true) => Err(gone_error(gone)),
         () = tokio::time::sleep(pause) => Ok(()),
     }
 }

@@ -1,24 +1,29 @@
-//! A client's connection: HTTP/1.1 or HTTP/2, how long a request header may take, and how long an idle connection is
-//! kept.
+//! A client's connection: plain or TLS, HTTP/1.1 or HTTP/2, how long a request header may take, and how long an idle
+//! connection is kept.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
-use pingora::protocols::Stream;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v2::server::H2Options;
+use pingora::protocols::{ALPN, Stream};
 use pingora::proxy::HttpProxy;
 use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Proxy;
+use super::prefaced::Prefaced;
+use crate::config::TlsListen;
+use crate::drain::Drain;
+use crate::tls::Listener;
 use crate::upstream::Live;
 
 /// What an HTTP/2 client sends first (RFC 9113, section 3.4).
-const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The reuse budget of a connection that has not served a request yet. Pingora counts it down, so it also tells a new
 /// connection from a kept one.
@@ -39,11 +44,13 @@ pub(super) fn header_has_come() {
 
 /// Serves client connections with the proxy.
 ///
-/// Which protocol a client speaks is found out here: Pingora would wait for 24 bytes before it decides, without a
-/// limit, and short requests have fewer.
+/// Which protocol a client speaks is found out here: over TLS both agree on it (ALPN). Without, Pingora would wait for
+/// 24 bytes before it decides, without a limit, and short requests have fewer.
 pub struct ClientConnections {
+    tls: Option<Tls>,
     proxy: Arc<HttpProxy<Proxy>>,
     live: Arc<Live>,
+    drain: Arc<Drain>,
 }
 
 impl std::fmt::Debug for ClientConnections {
@@ -55,23 +62,81 @@ impl std::fmt::Debug for ClientConnections {
 impl ClientConnections {
     /// Connections whose requests the proxy handles.
     #[must_use]
-    pub fn new(proxy: HttpProxy<Proxy>, live: Arc<Live>) -> Self {
-        Self { proxy: Arc::new(proxy), live }
+    pub fn new(proxy: HttpProxy<Proxy>, live: Arc<Live>, drain: Arc<Drain>) -> Self {
+        Self { tls: None, proxy: Arc::new(proxy), live, drain }
     }
+
+    /// With a TLS listener beside plain ones on the addresses `plain`.
+    #[must_use]
+    pub fn with_tls(mut self, tls: &TlsListen, plain: &[SocketAddr]) -> Self {
+        self.tls = Some(Tls { listener: Arc::clone(&tls.listener), plain: plain.to_vec() });
+        self
+    }
+
+    /// Makes the TLS handshake where there is one, and finds out whether the client speaks HTTP/2.
+    async fn greet(&self, stream: Stream) -> Option<(Stream, bool)> {
+        let mut stream = match &self.tls {
+            Some(tls) if tls.is_for(&stream) => tls.accept(stream).await?,
+            _ => stream,
+        };
+        match stream.selected_alpn_proto() {
+            Some(ALPN::H2) => Some((Box::new(Prefaced::read(stream).await.ok()?), true)),
+            Some(_) => Some((stream, false)),
+            None => {
+                let is_http2 = speaks_http2(&mut stream).await.ok()?;
+                Some((stream, is_http2))
+            }
+        }
+    }
+}
+
+/// The TLS listener. It shares the service, and its threads, with the plain ones.
+struct Tls {
+    listener: Arc<Listener>,
+    plain: Vec<SocketAddr>,
+}
+
+impl Tls {
+    /// Whether this connection came in by another than a plain listener. So nothing is served in plain text by mistake.
+    fn is_for(&self, stream: &Stream) -> bool {
+        let digest = stream.get_socket_digest();
+        let local = digest.as_ref().and_then(|digest| digest.local_addr()?.as_inet().copied());
+        stream.get_ssl().is_none() && !local.is_some_and(|local| self.plain.iter().any(|plain| takes(*plain, local)))
+    }
+
+    async fn accept(&self, stream: Stream) -> Option<Stream> {
+        let client = stream.get_socket_digest().and_then(|digest| digest.peer_addr().map(ToString::to_string));
+        match self.listener.accept(stream).await {
+            Ok(stream) => Some(stream),
+            Err(error) => {
+                log::debug!("no TLS with the client {}: {error}", client.unwrap_or_default());
+                None
+            }
+        }
+    }
+}
+
+/// Whether a connection to the local address was accepted by this listener.
+fn takes(listener: SocketAddr, local: SocketAddr) -> bool {
+    // Listeners on one port differ in their family or in an address.
+    let same_family = listener.is_ipv4() == local.is_ipv4();
+    listener.port() == local.port() && same_family && (listener.ip().is_unspecified() || listener.ip() == local.ip())
 }
 
 #[async_trait]
 impl ServerApp for ClientConnections {
-    async fn process_new(self: &Arc<Self>, mut stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+    async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+        let _open = self.drain.connection();
         let accepted = Instant::now();
         let request_header = self.live.get().config.timeouts.request_header;
-        let is_http2 = timeout_at(accepted + request_header, speaks_http2(&mut stream)).await.ok()?.ok()?;
+        let greeted = timeout_at(accepted + request_header, self.greet(stream));
+        let (stream, is_http2) = tokio::select! {
+            biased;
+            greeted = greeted => greeted.ok()??,
+            () = self.drain.last_call_over() => return None,
+        };
         let requests = Arc::new(Requests::new(self, is_http2));
         ACCEPTED.scope(accepted, requests.process_new(stream, shutdown)).await
-    }
-
-    async fn cleanup(&self) {
-        self.proxy.http_cleanup().await;
     }
 }
 
@@ -94,16 +159,18 @@ struct Requests {
     options: HttpServerOptions,
     /// Asked at each request: a connection may outlive many configurations.
     live: Arc<Live>,
+    drain: Arc<Drain>,
 }
 
 impl Requests {
     fn new(connections: &ClientConnections, h2c: bool) -> Self {
-        let live = Arc::clone(&connections.live);
+        let ClientConnections { proxy, live, drain, .. } = connections;
+        let (proxy, live, drain) = (Arc::clone(proxy), Arc::clone(live), Arc::clone(drain));
         let mut options = HttpServerOptions::default();
         options.h2c = h2c;
         options.keepalive_request_limit = Some(NEW_CONNECTION);
         options.h2_idle_timeout = Some(live.get().config.timeouts.client_keepalive);
-        Self { proxy: Arc::clone(&connections.proxy), options, live }
+        Self { proxy, options, live, drain }
     }
 
     /// When the next request's header must have come.
@@ -139,6 +206,7 @@ impl HttpServerApp for Requests {
                 biased;
                 reused = &mut served => return reused,
                 () = sleep_until(deadline) => {}
+                () = self.drain.last_call_over() => {}
             }
             if HEADER_HAS_COME.with(Cell::get) { served.await } else { None }
         };
@@ -151,5 +219,20 @@ impl HttpServerApp for Requests {
 
     fn h2_options(&self) -> Option<H2Options> {
         self.proxy.h2_options()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_belongs_to_the_listener_on_its_local_address() {
+        let takes = |listener: &str, local: &str| takes(listener.parse().unwrap(), local.parse().unwrap());
+        assert!(takes("127.0.0.1:80", "127.0.0.1:80") && takes("0.0.0.0:80", "10.0.0.1:80"));
+        // An IPv4 client of an IPv6 wildcard.
+        assert!(takes("[::]:80", "[::ffff:10.0.0.1]:80"));
+        assert!(!takes("127.0.0.1:80", "127.0.0.2:80") && !takes("0.0.0.0:80", "127.0.0.1:81"));
+        assert!(!takes("0.0.0.0:80", "[::1]:80") && !takes("[::]:80", "127.0.0.1:80"));
     }
 }

@@ -9,6 +9,7 @@ use super::downstream::Slot;
 use super::reject::Reject;
 use crate::balance::{Lease, Tried};
 use crate::config::Config;
+use crate::drain::Running;
 use crate::metrics::{AttemptResult, Outcome, RetryReason};
 use crate::prompt::{Demand, Endpoint};
 use crate::upstream::{InForce, Server};
@@ -19,6 +20,9 @@ pub struct RequestContext {
     pub(super) in_force: Arc<InForce>,
     /// When the request header was read. Set once.
     pub(super) started: Instant,
+    /// Counts this request while it runs, so that the process waits for it before it ends.
+    #[expect(dead_code, reason = "it is held for its drop")]
+    pub(super) running: Option<Running>,
     /// Set by `admit`; sent to the server and back to the client.
     pub(super) request_id: Option<HeaderValue>,
     /// Set by `admit`.
@@ -67,6 +71,7 @@ impl RequestContext {
         Self {
             in_force,
             started: Instant::now(),
+            running: None,
             request_id: None,
             endpoint: Endpoint::Other,
             request_bytes: 0,
@@ -103,6 +108,7 @@ impl RequestContext {
     /// What an attempt came to that ended with this error.
     pub(super) fn attempt_result(error: Option<&pingora::Error>) -> AttemptResult {
         use pingora::ErrorType::{ConnectError, ConnectNoRoute, ConnectRefused, ConnectTimedout, SocketError};
+        use pingora::ErrorType::{InvalidCert, TLSHandshakeFailure};
         match error {
             None => AttemptResult::Answered,
             Some(error) if *error.esource() == pingora::ErrorSource::Downstream => AttemptResult::ClientGone,
@@ -110,6 +116,7 @@ impl RequestContext {
                 ConnectTimedout | ConnectRefused | ConnectNoRoute | ConnectError | SocketError => {
                     AttemptResult::ConnectFailed
                 }
+                TLSHandshakeFailure | InvalidCert => AttemptResult::ConnectFailed,
                 etype if super::retry::is_timeout(etype) => AttemptResult::TimedOut,
                 etype if *etype == super::retry::RETRYABLE_STATUS => AttemptResult::Refused5xx,
                 _ => AttemptResult::Broken,

@@ -38,12 +38,13 @@ use pingora::{Error, ErrorType, Result};
 
 use super::presence::Presence;
 use super::silence::Silence;
+use crate::drain::Drain;
 
 /// Where the real session comes back to.
 pub(super) type Slot = Arc<Mutex<Option<Box<ServerSession>>>>;
 
 /// Puts the wrapper in place of the session whose body was read.
-pub(super) fn wrap(session: &mut Session, body: Bytes, silence: Silence) -> Slot {
+pub(super) fn wrap(session: &mut Session, body: Bytes, silence: Silence, drain: Arc<Drain>) -> Slot {
     let slot = Slot::default();
     let real = std::mem::replace(&mut session.downstream_session, placeholder());
     let is_http1 = real.as_http1().is_some();
@@ -57,6 +58,7 @@ pub(super) fn wrap(session: &mut Session, body: Bytes, silence: Silence) -> Slot
         has_length: false,
         presence,
         silence,
+        drain,
     };
     *session.downstream_session = ServerSession::new_custom(Box::new(wrapper));
     slot
@@ -88,6 +90,7 @@ struct ClientSession {
     has_length: bool,
     presence: Presence,
     silence: Silence,
+    drain: Arc<Drain>,
 }
 
 impl Drop for ClientSession {
@@ -128,8 +131,18 @@ impl ClientSession {
         (outgoing, None)
     }
 
+    /// The response's header is about to be written: if the process is on its way out, it says that the connection ends.
+    fn end_keepalive_when_leaving(&mut self) {
+        if self.drain.is_leaving() {
+            self.real_mut().set_keepalive(None);
+        }
+    }
+
     /// Passes tasks on to the client now; true when they end the response.
     async fn pass_on(&mut self, mut tasks: Vec<HttpTask>) -> Result<bool> {
+        if tasks.iter().any(|task| matches!(task, HttpTask::Header(..))) {
+            self.end_keepalive_when_leaving();
+        }
         // Pingora is in no hurry with a body of known length: in HTTP/1 it keeps each piece until its buffer is full or
         // the body is whole. It flushes before it hands out an error, so an error of ours goes behind the piece.
         let must_flush = self.is_http1 && self.has_length && !tasks.last().is_some_and(HttpTask::is_end);
@@ -210,6 +223,7 @@ impl CustomSession for ClientSession {
 
     async fn finish(&mut self) -> Result<()> {
         if let Some(header) = self.held.take() {
+            self.end_keepalive_when_leaving();
             self.real_mut().write_response_header(header).await?;
         }
         self.real_mut().finish_body().await

@@ -18,6 +18,7 @@ mod downstream;
 mod finish;
 mod framing;
 mod models;
+mod prefaced;
 mod presence;
 mod reject;
 mod request;
@@ -44,6 +45,7 @@ pub use connection::ClientConnections;
 pub use context::RequestContext;
 pub use reject::ERROR_HEADER;
 
+use crate::drain::Drain;
 use crate::metrics::Metrics;
 use crate::upstream::Live;
 
@@ -51,6 +53,7 @@ use crate::upstream::Live;
 pub struct Proxy {
     live: Arc<Live>,
     metrics: Arc<Metrics>,
+    drain: Arc<Drain>,
     /// Connections for requests that Tidegate makes itself.
     connector: models::Connector,
 }
@@ -64,9 +67,10 @@ impl std::fmt::Debug for Proxy {
 impl Proxy {
     /// A proxy for the servers that are in force.
     #[must_use]
-    pub fn new(live: Arc<Live>) -> Self {
+    pub fn new(live: Arc<Live>, drain: Arc<Drain>) -> Self {
         let metrics = Arc::clone(live.metrics());
-        Self { live, metrics, connector: models::Connector::new(None) }
+        let connector = models::connector(live.get().config.uses_system_authorities());
+        Self { live, metrics, drain, connector }
     }
 }
 
@@ -76,7 +80,7 @@ impl ProxyHttp for Proxy {
 
     fn new_ctx(&self) -> RequestContext {
         connection::header_has_come();
-        RequestContext::new(self.live.get())
+        RequestContext { running: Some(self.drain.request()), ..RequestContext::new(self.live.get()) }
     }
 
     /// None: nothing is compressed or otherwise changed on its way.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::join_all;
 use http::{HeaderValue, StatusCode, header};
+use pingora::connectors::ConnectorOptions;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::client::HttpSession;
 use pingora::proxy::Session;
@@ -20,10 +21,19 @@ use super::context::RequestContext;
 use super::reject::{Reject, json_response};
 use super::request::REQUEST_ID;
 use super::{Proxy, request, response};
+use crate::tls;
 use crate::upstream::Server;
 
 /// Makes and keeps connections for requests that Tidegate makes itself.
 pub(super) type Connector = pingora::connectors::http::Connector;
+
+/// With the authorities of the system only where a server needs them (`tls`).
+pub(super) fn connector(uses_system_authorities: bool) -> Connector {
+    /// As many idle connections as Pingora keeps when it is not told.
+    const POOL_SIZE: usize = 128;
+    let ca_file = tls::authorities_file(uses_system_authorities);
+    Connector::new(Some(ConnectorOptions { ca_file, ..ConnectorOptions::new(POOL_SIZE) }))
+}
 
 /// A server that has not answered by then is left out of the list.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -41,7 +51,7 @@ pub(super) async fn answer(proxy: &Proxy, session: &mut Session, ctx: &mut Reque
     let header = session.req_header().clone();
     let request_id = ctx.request_id.clone();
     let in_force = Arc::clone(&ctx.in_force);
-    let live = in_force.servers().filter(|server| server.standing().admission().is_open);
+    let live = in_force.servers().filter(|server| server.standing().is_live());
     let all = join_all(live.map(|server| ask(proxy, server, &header, ctx)));
     let answers: Vec<Answer> = tokio::select! {
         biased;
@@ -88,7 +98,8 @@ async fn ask(proxy: &Proxy, server: &Server, request: &RequestHeader, ctx: &Requ
 async fn exchange(proxy: &Proxy, server: &Server, request: &RequestHeader, ctx: &RequestContext) -> Result<Answer> {
     let timeouts = &ctx.config().timeouts;
     let peer = server.peer(server.address(timeouts.connect).await?, timeouts);
-    let (mut session, _reused) = proxy.connector.get_http_session(&peer).await?;
+    let (mut session, _reused) =
+        proxy.connector.get_http_session(&peer).await.inspect_err(|error| server.note_tls_failure(error))?;
     session.write_request_header(Box::new(request.clone())).await?;
     session.finish_request_body().await?;
     session.read_response_header().await?;

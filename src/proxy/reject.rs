@@ -1,6 +1,7 @@
 //! Every way in which Tidegate itself says no: one table of reasons.
 
 use bytes::Bytes;
+use http::header::RETRY_AFTER;
 use http::{HeaderName, HeaderValue, StatusCode};
 use pingora::Result;
 use pingora::http::ResponseHeader;
@@ -23,8 +24,18 @@ pub(super) enum Reject {
     BodyTimeout,
     /// The body's framing is broken.
     BadBody,
-    /// No server can be given the request.
-    Unavailable(Unavailable),
+    /// No server can be given the request, and it may not wait (any longer).
+    Unavailable {
+        /// Why.
+        why: Unavailable,
+        /// When it may be worth coming back.
+        retry_after_seconds: u64,
+    },
+    /// No server can be given the request, and there is no room to wait.
+    QueueFull {
+        /// When it may be worth coming back.
+        retry_after_seconds: u64,
+    },
     /// No attempt reached a server.
     NotReachable,
     /// A server closed or broke the connection before its answer began.
@@ -48,10 +59,11 @@ impl Reject {
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", "invalid_request_error"),
             Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout", "invalid_request_error"),
             Self::BadBody => (StatusCode::BAD_REQUEST, "bad_body", "invalid_request_error"),
-            Self::Unavailable(Unavailable::NoneLive) => {
+            Self::Unavailable { why: Unavailable::NoneLive, .. } => {
                 (StatusCode::SERVICE_UNAVAILABLE, "no_live_server", "server_error")
             }
-            Self::Unavailable(Unavailable::NoneFree) => {
+            Self::QueueFull { .. } => (StatusCode::SERVICE_UNAVAILABLE, "queue_full", "server_error"),
+            Self::Unavailable { why: Unavailable::NoneFree, .. } => {
                 (StatusCode::SERVICE_UNAVAILABLE, "no_free_server", "server_error")
             }
             Self::NotReachable => (StatusCode::BAD_GATEWAY, "not_reachable", "server_error"),
@@ -81,8 +93,13 @@ impl Reject {
             }
             Self::BodyTimeout => "The request body did not arrive in time.".into(),
             Self::BadBody => "The request body is not framed as its headers say.".into(),
-            Self::Unavailable(Unavailable::NoneLive) => "No model server is in service. Try again later.".into(),
-            Self::Unavailable(Unavailable::NoneFree) => "All model servers are busy. Try again later.".into(),
+            Self::Unavailable { why: Unavailable::NoneLive, .. } => {
+                "No model server is in service. Try again later.".into()
+            }
+            Self::Unavailable { why: Unavailable::NoneFree, .. } => {
+                "All model servers are busy. Try again later.".into()
+            }
+            Self::QueueFull { .. } => "Too many requests are waiting for a model server. Try again later.".into(),
             Self::NotReachable => "No model server could be reached. Try again later.".into(),
             Self::ServerBroke => "The model server closed the connection before it answered. Try again later.".into(),
             Self::BadAnswer => "The model server's answer could not be understood.".into(),
@@ -101,6 +118,9 @@ impl Reject {
         let error = serde_json::json!({ "message": self.message(), "type": kind, "param": null, "code": reason });
         json_response(status, &serde_json::json!({ "error": error }), request_id).and_then(|(mut header, body)| {
             header.insert_header(ERROR_HEADER, reason)?;
+            if let Self::Unavailable { retry_after_seconds, .. } | Self::QueueFull { retry_after_seconds } = self {
+                header.insert_header(RETRY_AFTER, retry_after_seconds)?;
+            }
             Ok((header, body))
         })
     }

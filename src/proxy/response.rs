@@ -55,7 +55,12 @@ fn rewrite_location(session: &Session, response: &mut ResponseHeader, ctx: &Requ
     if let Some(rest) = location.split_once("://").and_then(|(_, rest)| rest.strip_prefix(own))
         && (rest.is_empty() || rest.starts_with('/'))
     {
-        let scheme = location.split_once("://").map_or("http", |(scheme, _)| scheme);
+        let client_has_tls = session.as_downstream().digest().is_some_and(|digest| digest.ssl_digest.is_some());
+        let scheme = match location.split_once("://") {
+            _ if client_has_tls => "https",
+            Some((scheme, _)) if !server.has_tls() => scheme,
+            _ => "http",
+        };
         let rewritten = format!("{scheme}://{host}{rest}");
         response.insert_header(LOCATION, rewritten)?;
     }

@@ -35,6 +35,7 @@ impl Proxy {
     ) -> Box<Error> {
         if let Some(server) = &ctx.server {
             server.address_failed(peer._address.as_inet());
+            server.note_tls_failure(&error);
         }
         self.attempt_failed(session, ctx, error.into_up())
     }
@@ -49,6 +50,10 @@ impl Proxy {
         // The time limits are watched where the client is: Pingora takes them for the client's fault.
         if is_timeout(error.etype()) {
             error.as_up();
+        }
+        // A server that wants another certificate says so only when the handshake is over.
+        if let Some(server) = &ctx.server {
+            server.note_tls_failure(&error);
         }
         self.attempt_failed(session, ctx, error)
     }

@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{Proxy, RequestContext};
 use crate::balance::{Policy, Ties, Usage};
-use crate::config::{AdminAccess, Config, Group, Retry, Server, Timeouts};
+use crate::config::{AdminAccess, Config, Group, QueueLimits, Retry, Server, ServerLimits, Shutdown, Timeouts};
 use crate::upstream::Live;
 
 /// The proxy with a fault: it panics when the server's answer arrives.
@@ -65,10 +65,13 @@ fn config(server: SocketAddr) -> Config {
         port: server.port(),
         authorization: None,
         is_drained: false,
+        limits: ServerLimits::default(),
+        tls: None,
     };
     let second = Duration::from_secs(1);
     Config {
         listen: Vec::new(),
+        tls: None,
         admin: None,
         admin_access: AdminAccess::default(),
         watch: false,
@@ -89,8 +92,10 @@ fn config(server: SocketAddr) -> Config {
             server_keepalive: second,
         },
         retry: Retry { max_attempts: 1, base_delay: second, max_delay: second },
+        queue: QueueLimits::default(),
         strip_request_headers: Vec::new(),
         upstream_authorization: None,
+        shutdown: Shutdown::default(),
         pingora: ServerConf::default(),
     }
 }
@@ -100,7 +105,7 @@ async fn a_panic_in_a_filter_ends_one_request_and_gives_its_load_back() {
     let backend = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let live = Arc::new(Live::new(config(backend.local_addr().unwrap())).unwrap());
     let balancer = Arc::clone(live.balancer());
-    let proxy = Proxy::new(live);
+    let proxy = Proxy::new(live, Arc::default());
     let proxy = Arc::new(http_proxy(&Arc::new(ServerConf::default()), Panicking(proxy)));
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A file that cannot be run changes nothing; whoever asked and the log get every problem. What is settled at start
-//! (listeners, Pingora's own settings) keeps its value and is named as needing a restart; everything else takes effect
-//! for requests that begin from then on.
+//! (listeners with their TLS, Pingora's own settings) keeps its value and is named as needing a restart; everything else
+//! takes effect for requests that begin from then on.
 
 mod service;
 
@@ -102,6 +102,8 @@ impl Fault {
 pub struct Reloader {
     live: Arc<Live>,
     origin: Option<Origin>,
+    /// Connections to servers may only then trust the system's authorities when they did at the start.
+    has_system_authorities: bool,
     one_at_a_time: tokio::sync::Mutex<()>,
     applied: RwLock<Arc<Applied>>,
     /// The latest attempt, when that failed.
@@ -112,11 +114,13 @@ impl Reloader {
     /// A reloader of what is in force. Without an origin there is nothing to read.
     #[must_use]
     pub fn new(live: Arc<Live>, origin: Option<Origin>) -> Self {
-        let generation = live.get().generation;
+        let in_force = live.get();
+        let (generation, has_system_authorities) = (in_force.generation, in_force.config.uses_system_authorities());
         let applied =
             Applied { generation, at: SystemTime::now(), trigger: Trigger::Start, difference: Difference::default() };
         let applied = RwLock::new(Arc::new(applied));
-        Self { live, origin, one_at_a_time: tokio::sync::Mutex::default(), applied, refused: RwLock::default() }
+        let (one_at_a_time, refused) = Default::default();
+        Self { live, origin, has_system_authorities, one_at_a_time, applied, refused }
     }
 
     /// What is in force.
@@ -182,6 +186,11 @@ impl Reloader {
             return Err(Fault::lasting(vec![text.to_owned()]));
         };
         let mut config = read(origin).await.map_err(Fault::lasting)?;
+        if config.uses_system_authorities() && !self.has_system_authorities {
+            let text = "no server needed the certificate authorities of the system at the start, so they are not loaded: \
+                        name a file in upstream.tls.ca, or start Tidegate anew (--replace)";
+            return Err(Fault::lasting(vec![text.to_owned()]));
+        }
         let old = self.live.get();
         let difference = config::difference(&old.config, &config);
         if trigger == Trigger::Watch && difference.is_empty() {

@@ -19,11 +19,14 @@ pub(super) fn members(config: &Config, found: &Found) -> Vec<Vec<config::Server>
     for server in config.groups.iter().flat_map(|group| &group.servers) {
         taken.extend([server.authority(), server.name.clone()]);
     }
-    taken.extend(config.listen.iter().chain(&config.admin).map(ToString::to_string));
+    let tls_listen = config.tls.iter().flat_map(|tls| &tls.listen);
+    taken.extend(config.listen.iter().chain(tls_listen).chain(&config.admin).map(ToString::to_string));
     let mut groups = Vec::new();
     for group in &config.groups {
-        let found = group.discover.as_ref().and_then(|discover| found.get(&discover.source));
-        let found = found.into_iter().flatten().map(|address| config::Server::at(*address));
+        let found = group.discover.iter().flat_map(|discover| {
+            let addresses = found.get(&discover.source).into_iter().flatten();
+            addresses.map(|address| config::Server::at(*address, discover.limits))
+        });
         let found = found.filter(|server| taken.insert(server.authority()));
         groups.push(group.servers.iter().cloned().chain(found.collect::<Vec<_>>()).collect());
     }

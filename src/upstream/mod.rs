@@ -13,6 +13,7 @@
 
 mod membership;
 mod server;
+mod tls_failure;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,9 +25,10 @@ pub use membership::Found;
 use membership::Known;
 pub use server::{Server, Standing, Verdict};
 
-use crate::balance::{Balancer, GroupMismatch, Topology, TopologyError};
+use crate::balance::{Admission, Balancer, GroupMismatch, Topology, TopologyError};
 use crate::config::{Config, Source};
 use crate::metrics::{Metrics, Roster};
+use crate::queue::Queue;
 
 /// Why a configuration cannot be put in force.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +89,7 @@ impl InForce {
 pub struct Live {
     balancer: Arc<Balancer>,
     metrics: Arc<Metrics>,
+    queue: Arc<Queue>,
     in_force: ArcSwap<InForce>,
     /// One change at a time, and what discovery has found.
     changing: Mutex<Found>,
@@ -110,11 +113,12 @@ impl Live {
         }
         let in_force = InForce { config: Arc::new(config), generation: 1, groups, servers };
         let config = &in_force.config;
-        let balancer = Balancer::new(in_force.topology()?, config.policy.clone(), config.ties)?;
-        let metrics = Metrics::new(&in_force.roster());
+        let balancer = Arc::new(Balancer::new(in_force.topology()?, config.policy.clone(), config.ties)?);
+        let metrics = Arc::new(Metrics::new(&in_force.roster()));
         let live = Self {
-            balancer: Arc::new(balancer),
-            metrics: Arc::new(metrics),
+            queue: Queue::new(&balancer, &metrics),
+            balancer,
+            metrics,
             in_force: ArcSwap::from_pointee(in_force),
             changing: Mutex::default(),
         };
@@ -140,6 +144,12 @@ impl Live {
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
+    }
+
+    /// Where requests wait when no server can take them.
+    #[must_use]
+    pub fn queue(&self) -> &Arc<Queue> {
+        &self.queue
     }
 
     /// Puts a configuration in force. Servers are recognised by their address: what runs on one that stays goes on and
@@ -206,14 +216,13 @@ impl Live {
         for members in members {
             let mut numbers = Vec::new();
             for config in members {
-                let standing = Standing::of(&config);
                 let server = match known.get(&config.authority()).copied() {
                     Some(Known::Here(known)) => known.reconfigured(config)?,
                     Some(Known::Left(number)) => {
-                        self.balancer.set_admission(number, standing.admission());
+                        self.balancer.set_admission(number, Admission::closed());
                         Server::new(number, config)?
                     }
-                    None => Server::new(self.balancer.add_server(standing.admission(), &reserved), config)?,
+                    None => Server::new(self.balancer.add_server(Admission::closed(), &reserved), config)?,
                 };
                 let number = server.number();
                 reserved.push(number);
@@ -251,9 +260,9 @@ impl Live {
 
     fn stand(&self, server: &Server, change: impl FnOnce(&mut Standing)) -> Standing {
         let standing = server.change_standing(change);
-        // The number may be another server's by now.
-        if self.get().server(server.number()).is_some_and(|current| current.is(server)) {
-            self.balancer.set_admission(server.number(), standing.admission());
+        // The number may be another server's by now, or this an older picture with other limits.
+        if let Some(current) = self.get().server(server.number()).filter(|current| current.is(server)) {
+            self.balancer.set_admission(server.number(), current.admission());
             self.metrics.server_draining(server.number(), standing.is_draining());
         }
         standing

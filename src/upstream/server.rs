@@ -11,7 +11,8 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use tokio::time::Instant;
 
-use crate::balance::Admission;
+use super::tls_failure::{self, LastFailure};
+use crate::balance::{Admission, Load};
 use crate::config;
 
 /// A name's addresses are looked up again after this long.
@@ -35,9 +36,10 @@ pub struct Server {
     host_header: HeaderValue,
     /// The address when the host is an IP literal.
     literal: Option<SocketAddr>,
-    /// Shared, as is the standing, with what this server was before its configuration changed.
+    /// Shared, as are the two below, with what this server was before its configuration changed.
     resolved: Arc<Mutex<Resolved>>,
     standing: Arc<Mutex<Standing>>,
+    tls_failure: Arc<Mutex<LastFailure>>,
 }
 
 /// Why a server may be given requests, or not.
@@ -79,17 +81,10 @@ impl Standing {
         self.is_drained_by_hand || self.is_drained_by_configuration
     }
 
-    /// What the balancer may give the server.
+    /// Whether it may be given anything.
     #[must_use]
-    pub fn admission(&self) -> Admission {
-        match self.verdict {
-            _ if self.is_draining() => Admission::closed(),
-            Verdict::Out => Admission::closed(),
-            Verdict::Probation { max_in_flight } => {
-                Admission { max_in_flight: Some(max_in_flight), ..Admission::default() }
-            }
-            Verdict::Healthy => Admission::default(),
-        }
+    pub fn is_live(&self) -> bool {
+        !self.is_draining() && self.verdict != Verdict::Out
     }
 }
 
@@ -108,7 +103,28 @@ impl Server {
             .map_err(|error| Error::because(ErrorType::InternalError, "server host", error))?;
         let literal = config.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, config.port));
         let standing = Arc::new(Mutex::new(Standing::of(&config)));
-        Ok(Self { number, config, host_header, literal, resolved: Arc::default(), standing })
+        Ok(Self {
+            number,
+            config,
+            host_header,
+            literal,
+            resolved: Arc::default(),
+            standing,
+            tls_failure: Arc::default(),
+        })
+    }
+
+    /// Whether it is reached over TLS.
+    pub fn has_tls(&self) -> bool {
+        self.config.tls.is_some()
+    }
+
+    /// Logs that TLS towards the server failed, unless that was said lately.
+    pub fn note_tls_failure(&self, error: &Error) {
+        let Some(reason) = tls_failure::reason(error).filter(|_| self.has_tls()) else { return };
+        if self.tls_failure.lock().is_news(&reason) {
+            log::warn!("server {}: TLS failed: {reason}", self.name());
+        }
     }
 
     /// The same server under a changed configuration: its number, standing and known addresses stay.
@@ -119,6 +135,7 @@ impl Server {
         let mut server = Self::new(self.number, config)?;
         server.standing = Arc::clone(&self.standing);
         server.resolved = Arc::clone(&self.resolved);
+        server.tls_failure = Arc::clone(&self.tls_failure);
         Ok(server)
     }
 
@@ -143,6 +160,22 @@ impl Server {
     /// Whether this is the same server, if perhaps under another configuration: not one that got its number later.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.standing, &other.standing)
+    }
+
+    /// What the balancer may give it: as it stands, and within its configured limits.
+    #[must_use]
+    pub fn admission(&self) -> Admission {
+        let standing = self.standing();
+        let limits = &self.config.limits;
+        let proving = match standing.verdict {
+            Verdict::Probation { max_in_flight } => Some(max_in_flight),
+            Verdict::Healthy | Verdict::Out => None,
+        };
+        Admission {
+            is_open: standing.is_live(),
+            max_in_flight: limits.max_in_flight.into_iter().chain(proving).min(),
+            max_load: limits.max_active_tokens.map(|tokens| Load::from_millitokens(tokens.saturating_mul(1_000))),
+        }
     }
 
     /// Changes how it stands; only [`Live`](super::Live) does, which then tells the balancer.
@@ -231,6 +264,11 @@ impl Server {
         peer.options.connection_timeout = Some(timeouts.connect);
         peer.options.idle_timeout = Some(timeouts.server_keepalive);
         peer.options.tcp_keepalive = Some(TCP_KEEPALIVE);
+        if let Some(tls) = &self.config.tls {
+            // Without it TCP and TLS would have the time each.
+            peer.options.total_connection_timeout = Some(timeouts.connect);
+            tls.upstream.secure(&mut peer, &tls.name);
+        }
         peer
     }
 }

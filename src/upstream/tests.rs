@@ -6,7 +6,7 @@ use pingora::server::configuration::ServerConf;
 
 use super::*;
 use crate::balance::{Bucket, Buckets, Placement, Policy, RedirectTuning, Ties, Tried, Unavailable};
-use crate::config::{AdminAccess, Discover, Group, Retry, Timeouts};
+use crate::config::{AdminAccess, Discover, Group, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts};
 use crate::prompt::Demand;
 
 const SHORT: Demand = Demand::of_bytes(400);
@@ -18,10 +18,13 @@ fn config(groups: &[(&str, &[u16])]) -> Config {
         port: *port,
         authorization: None,
         is_drained: false,
+        limits: ServerLimits::default(),
+        tls: None,
     };
     let ranges = (0..groups.len() as u64).map(|number| Bucket { from: number * 1_000, to: (number + 1) * 1_000 });
     Config {
         listen: Vec::new(),
+        tls: None,
         admin: None,
         admin_access: AdminAccess::default(),
         watch: false,
@@ -37,8 +40,10 @@ fn config(groups: &[(&str, &[u16])]) -> Config {
         max_body_bytes: 1 << 20,
         timeouts: Timeouts::default(),
         retry: Retry::default(),
+        queue: QueueLimits::default(),
         strip_request_headers: Vec::new(),
         upstream_authorization: None,
+        shutdown: Shutdown::default(),
         pingora: ServerConf::default(),
     }
 }
@@ -119,7 +124,8 @@ fn what_cannot_be_run_changes_nothing() {
 fn with_source(groups: &[(&str, &[u16])]) -> (Config, Source) {
     let source = Source::File("servers".into());
     let mut config = config(groups);
-    config.groups[0].discover = Some(Discover { source: source.clone(), interval: Duration::from_secs(1) });
+    config.groups[0].discover =
+        Some(Discover { source: source.clone(), interval: Duration::from_secs(1), limits: ServerLimits::default() });
     (config, source)
 }
 

@@ -54,7 +54,8 @@ timeouts:
 retry: {max_attempts: 5, base_delay: 0s, max_delay: 1s}
 headers: {strip: []}
 upstream: {api_key: sk-upstream}
-pingora: {threads: 3, work_stealing: false, grace_period: 2s, graceful_shutdown_timeout: 3s, upgrade_sock: /run/t, daemon: true}
+shutdown: {delay: 5s, grace: 2m}
+pingora: {threads: 3, work_stealing: false, upgrade_sock: /run/t, daemon: true}
 ";
 
 #[test]
@@ -63,8 +64,9 @@ fn what_would_run_is_printed() {
     let expected = "\
 FILE: ok
 listen: 127.0.0.1:7000, [::1]:7000
+tls: none
 admin: none
-admin access: a token for everything but /healthz
+admin access: a token for everything but /healthz and /readyz
 watch: the file is watched
 policy: reference_bucket, sensitivity 2, affinity_strength 0.5, redirect_threshold 0.25, neighbours all, ties first
 group short: prompts from 0 to below 1000 tokens
@@ -79,10 +81,11 @@ limits: max_body_size 1.0 MiB
 timeouts: connect 1s, request_header 2s, request_body_idle 3s, request_body 4s, first_byte 5s, response_idle none, \
 client_write none, total 1h, client_keepalive 6s, server_keepalive 500ms
 retry: max_attempts 5, base_delay 0s, max_delay 1s
+queue: max_requests 1000, max_size 1.0 GiB, max_wait 30s
 headers: strip none
 upstream: the configured key is sent to servers without a key of their own
-pingora: in the background, 3 threads, no work stealing, grace_period 2s, graceful_shutdown_timeout 3s, \
-upgrade_sock /run/t
+shutdown: delay 5s, grace 2m
+pingora: in the background, 3 threads, no work stealing, upgrade_sock /run/t
 ";
     assert_eq!((checked.code, checked.stdout.as_str(), checked.stderr.as_str()), (Some(0), expected, ""));
 }

@@ -68,8 +68,8 @@ FILE:9: timeouts.conect: unknown key, did you mean connect?"
     assert_eq!(
         problems_of(format!("{GOOD}health: {{}}\n")),
         "\
-FILE:9: health: unknown key, expected one of: listen, admin, watch, groups, policy, limits, timeouts, retry, headers, \
-upstream, pingora"
+FILE:9: health: unknown key, expected one of: listen, tls, admin, watch, groups, policy, limits, timeouts, retry, queue, \
+headers, upstream, shutdown, pingora"
     );
 }
 
@@ -261,7 +261,7 @@ groups:
   - name: a b
     up_to_tokens: 100
     servers:
-      - https://10.0.0.1:8100
+      - ftp://10.0.0.1:8100
       - {adress: 10.0.0.2:8100}
   - name: long
     up_to_tokens: 50
@@ -278,13 +278,14 @@ headers: {strip: [Host]}
 upstream: {api_key_env: NO_SUCH_VARIABLE}
 pingora:
   threads: many
-  grace_period: 1500ms
+  grace_period: 1s
+shutdown: {delay: 1}
 ";
     let expected = "\
 FILE:1: listen[0]: found 127.0.0.1:0, expected a port from 1 to 65535 after the last colon
 FILE:2: listne: unknown key, did you mean listen?
 FILE:4: groups[0].name: found a b, expected a name of 1 to 128 letters, digits and any of . _ : [ ] -
-FILE:7: groups[0].servers[0]: found https://10.0.0.1:8100, expected http://host:port or host:port; TLS towards servers is not supported
+FILE:7: groups[0].servers[0]: found ftp://10.0.0.1:8100, expected host:port, http://host:port or https://host:port, such as 10.0.0.5:8100, gpu-1:8100 or [fd00::5]:8100
 FILE:8: groups[0].servers[1].address: missing, expected host:port, such as 10.0.0.5:8100, gpu-1:8100 or [fd00::5]:8100
 FILE:8: groups[0].servers[1].adress: unknown key, did you mean address?
 FILE:10: groups[1].up_to_tokens: found 50, expected more than groups[0].up_to_tokens (100)
@@ -299,7 +300,8 @@ FILE:19: retry.base_delay: base_delay (5s) is above max_delay (2s), expected at 
 FILE:20: headers.strip[0]: found Host, expected a header name other than host, content-length, transfer-encoding, connection
 FILE:21: upstream.api_key_env: the environment variable NO_SUCH_VARIABLE is not set, expected it to hold a key of visible ASCII characters, alone and without the word Bearer
 FILE:23: pingora.threads: found many, expected a whole number from 1 to 1024, or auto
-FILE:24: pingora.grace_period: found 1500ms, expected whole seconds from 0s to 86400s";
+FILE:24: pingora.grace_period: no longer known, expected shutdown.grace in its place
+FILE:25: shutdown.delay: found 1, expected a duration from 0s to 1day, such as 500ms, 5s or 10m";
     assert_eq!(problems_of(text), expected);
 }
 

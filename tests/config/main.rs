@@ -5,6 +5,7 @@
 mod check;
 mod files;
 mod flags;
+mod tls;
 
 use std::path::Path;
 use std::process::Command;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tidegate::balance::{Balancer, Bucket, Buckets, Lease, Policy, RedirectTuning, Ties, Topology, Tried};
-use tidegate::config::Server;
+use tidegate::config::{Server, ServerLimits};
 use tidegate::prompt::{Budget, DEFAULT_MAX_TOKENS, Demand};
 
 use crate::algo::ranges;
@@ -167,7 +167,15 @@ fn is_loopback(server: &Value) -> bool {
 fn server(address: &Value) -> Server {
     let port = address[1].as_u64().or_else(|| address[1].as_str()?.parse().ok());
     let port = u16::try_from(port.unwrap()).unwrap();
-    Server { name: String::new(), host: text(&address[0]).to_owned(), port, authorization: None, is_drained: false }
+    Server {
+        name: String::new(),
+        host: text(&address[0]).to_owned(),
+        port,
+        authorization: None,
+        is_drained: false,
+        limits: ServerLimits::default(),
+        tls: None,
+    }
 }
 
 /// Of the example's server class only the address applies to Tidegate, where a server is a number: servers have the

@@ -13,6 +13,7 @@ mod addresses; // addresses of servers, the health check, the list of models
 mod body; // a request body on its way to the server
 mod broken; // servers that die before they have answered
 mod captures; // replays of what a real vLLM put on the wire
+mod chaos; // everything at once
 mod corners; // early and interim answers, bytes at odd moments
 mod counted; // what the metrics say of requests
 mod discovery; // servers that come and go
@@ -23,12 +24,17 @@ mod headers; // header fields in both directions, and the framing of responses
 mod layering; // which part of the source may know which
 mod limits; // time limits and slow clients
 mod memory; // memory in use
-mod process; // signals
 mod release; // how a request ends, and that its load ends with it
 mod reload; // the configuration changes while requests run
 mod retry; // what is tried again, where, and how often
+mod saturation; // more connections than files may be open, more data than a client reads
 mod security; // requests with an ambiguous end, bodies that look like requests
 mod selection; // which server a request goes to
+mod shutdown; // the end of the process, on signals
 mod streaming; // a response on its way to the client, also when it breaks
 mod support;
+mod tls_clients; // the TLS listener
+mod tls_servers; // servers that are reached over TLS
+mod upgrade; // a successor takes the sockets over
+mod waiting; // requests that no server can take now
 mod wire; // connections: reuse, upgrades, pipelining, HTTP/1.0, h2c

@@ -26,7 +26,7 @@ async fn sighup_puts_the_changed_file_in_force() {
     assert_eq!((old.count(), new.count()), (1, 1));
     let status = tidegate.status().await;
     assert_eq!(status["config_trigger"], "sighup");
-    assert_eq!(status["config_source"], tidegate.file().display().to_string());
+    assert_eq!(status["config_source"], tidegate.configuration().display().to_string());
     assert!(status["config_applied_at"].as_str().unwrap().ends_with('Z'), "{status}");
     let changes = [format!("server {}: removed from all", old.name()), format!("server {}: added to all", new.name())];
     assert_eq!(status["config_changes"], serde_json::json!(changes));
@@ -58,7 +58,7 @@ async fn a_bad_file_changes_nothing_and_says_why_and_the_next_good_one_is_taken(
         assert_eq!(status["config_generation"], 1);
         assert_eq!(status["config_refused"]["problems"].to_string(), problems);
     }
-    std::fs::remove_file(tidegate.file()).unwrap();
+    std::fs::remove_file(tidegate.configuration()).unwrap();
     tidegate.signal(Signal::SIGHUP);
     until("the log says that the file is missing", async || {
         tidegate.stderr().contains("reload (sighup) refused, nothing has changed")
@@ -152,7 +152,7 @@ async fn a_watched_file_is_followed_through_the_links_of_a_config_map() {
     let (old, new) = (server().await, server().await);
     let setup = |server| Setup::one_group([server]).section("watch", "true");
     let tidegate = Tidegate::start(&setup(&old)).await;
-    let file = tidegate.file();
+    let file = tidegate.configuration();
     let folder = file.parent().unwrap();
     // As the kubelet does: tidegate.yaml -> ..data/tidegate.yaml, and ..data -> ..1, which is swapped.
     let publish = |version: &str, text: &str| {

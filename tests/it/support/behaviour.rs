@@ -120,20 +120,48 @@ pub(crate) fn sse(events: usize, gate: &Gate) -> Behaviour {
     })
 }
 
+/// Like [`sse`] with two events, of which the first comes at once and the second when the gate lets it through.
+pub(crate) fn sse_held(gate: &Gate) -> Behaviour {
+    let gate = gate.clone();
+    Box::new(move |mut conn| {
+        let gate = gate.clone();
+        Box::pin(async move {
+            while conn.request().await.is_some()
+                && sse_head(&mut conn).await
+                && sse_chunk(&mut conn, 0, &opened()).await
+                && sse_chunk(&mut conn, 1, &gate).await
+                && sse_end(&mut conn).await
+            {}
+        })
+    })
+}
+
 /// One answer of [`sse`]; false when the peer left.
 pub(crate) async fn sse_answer(conn: &mut Conn, events: usize, gate: &Gate) -> bool {
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
-                transfer-encoding: chunked\r\n\r\n";
-    if !conn.send(head).await {
+    if !sse_head(conn).await {
         return false;
     }
     for number in 0..events {
-        let event = sse_event(number);
-        let chunk = format!("{:x}\r\n{event}\r\n", event.len());
-        if conn.unless_closed(gate.pass()).await.is_none() || !conn.send(chunk).await {
+        if !sse_chunk(conn, number, gate).await {
             return false;
         }
     }
+    sse_end(conn).await
+}
+
+async fn sse_head(conn: &mut Conn) -> bool {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
+                transfer-encoding: chunked\r\n\r\n";
+    conn.send(head).await
+}
+
+async fn sse_chunk(conn: &mut Conn, number: usize, gate: &Gate) -> bool {
+    let event = sse_event(number);
+    let chunk = format!("{:x}\r\n{event}\r\n", event.len());
+    conn.unless_closed(gate.pass()).await.is_some() && conn.send(chunk).await
+}
+
+async fn sse_end(conn: &mut Conn) -> bool {
     conn.send("e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n").await
 }
 

@@ -8,6 +8,7 @@ mod h2c;
 mod request;
 mod setup;
 mod tidegate;
+mod tls;
 mod wire;
 
 use std::time::Duration;
@@ -16,12 +17,15 @@ use sha2::{Digest, Sha256};
 
 pub(crate) use address::{BlackHole, Loopback, closed_address};
 pub(crate) use backend::{Backend, Conn, Received};
-pub(crate) use behaviour::{Gate, echo, hold, lengths, reply, reply_then_close, silent, sse, sse_answer, sse_event};
+pub(crate) use behaviour::{
+    Gate, echo, hold, lengths, reply, reply_then_close, silent, sse, sse_answer, sse_event, sse_held,
+};
 pub(crate) use client::Client;
 pub(crate) use h2c::H2Client;
 pub(crate) use request::{body_of, chunked, get, json_response, post, request};
 pub(crate) use setup::{Setup, ToYaml};
 pub(crate) use tidegate::{Tidegate, Usage};
+pub(crate) use tls::{Authority, Pair, Relay, tls_connect, tls_server};
 pub(crate) use wire::{End, Head, Response};
 
 /// How long a test waits for something that must happen, before it fails.

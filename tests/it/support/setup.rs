@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::process::Command;
 
 use super::Backend;
 
@@ -10,11 +11,12 @@ use super::Backend;
 pub(crate) struct Setup {
     groups: Vec<(String, u64, Vec<String>)>,
     sections: BTreeMap<String, String>,
+    open_files: Option<u32>,
 }
 
 impl Setup {
     pub(crate) fn new() -> Self {
-        Self { groups: Vec::new(), sections: BTreeMap::new() }
+        Self { groups: Vec::new(), sections: BTreeMap::new(), open_files: None }
             .section("policy", "{ kind: reference_bucket, ties: first }")
             .section("retry", "{ max_attempts: 3, base_delay: 1ms, max_delay: 5ms }")
             .section("pingora", "{ threads: 2 }")
@@ -48,6 +50,22 @@ impl Setup {
     pub(crate) fn section(mut self, name: &str, yaml: &str) -> Self {
         self.sections.insert(name.into(), yaml.into());
         self
+    }
+
+    /// Limits how many files, sockets included, the program may have open.
+    pub(crate) fn open_files(mut self, limit: u32) -> Self {
+        self.open_files = Some(limit);
+        self
+    }
+
+    /// The program, without arguments.
+    pub(crate) fn program(&self) -> Command {
+        let program = env!("CARGO_BIN_EXE_tidegate");
+        let Some(limit) = self.open_files else { return Command::new(program) };
+        let mut shell = Command::new("sh");
+        // The shell becomes the program, so that its process id is the program's.
+        shell.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &limit.to_string(), program]);
+        shell
     }
 
     /// The file.

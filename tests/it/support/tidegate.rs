@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs::{File, read_to_string};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -25,7 +27,9 @@ pub(crate) struct Tidegate {
     pub(crate) address: SocketAddr,
     pub(crate) admin: SocketAddr,
     child: Child,
-    directory: TempDir,
+    directory: Arc<TempDir>,
+    /// The name of its log in the directory.
+    log: String,
 }
 
 impl Tidegate {
@@ -34,27 +38,34 @@ impl Tidegate {
         Self::start_at(address, admin, setup).await
     }
 
+    /// With an environment variable.
+    pub(crate) async fn start_with_environment(setup: &Setup, name: &str, value: &str) -> Self {
+        let [address, admin] = Loopback::new().free_ports();
+        Self::start_in(address, admin, setup, &[(name, value)]).await
+    }
+
+    /// Starts the program and waits until it accepts connections.
     pub(crate) async fn start_at(address: SocketAddr, admin: SocketAddr, setup: &Setup) -> Self {
-        Self::start_with(address, admin, &setup.yaml(address, admin)).await
+        Self::start_in(address, admin, setup, &[]).await
     }
 
     /// Starts the program with a configuration as text, and waits until it accepts connections.
     pub(crate) async fn start_with(address: SocketAddr, admin: SocketAddr, yaml: &str) -> Self {
-        let directory = tempfile::tempdir().expect("a temporary directory can be made");
-        let file = directory.path().join("tidegate.yaml");
-        std::fs::write(&file, yaml).expect("the directory is writable");
-        let stderr = File::create(directory.path().join("stderr")).expect("the directory is writable");
-        let child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-            .arg("--conf")
-            .arg(&file)
-            .current_dir(directory.path())
-            .env_remove("OPENAI_API_KEY")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(stderr)
-            .spawn()
-            .expect("the program can be run");
-        let mut tidegate = Self { address, admin, child, directory };
+        Self::start_program(address, admin, yaml, program()).await
+    }
+
+    async fn start_in(address: SocketAddr, admin: SocketAddr, setup: &Setup, environment: &[(&str, &str)]) -> Self {
+        let mut program = setup.program();
+        program.envs(environment.iter().copied());
+        Self::start_program(address, admin, &setup.yaml(address, admin), program).await
+    }
+
+    async fn start_program(address: SocketAddr, admin: SocketAddr, yaml: &str, program: Command) -> Self {
+        let directory = Arc::new(tempfile::tempdir().expect("a temporary directory can be made"));
+        std::fs::write(directory.path().join(CONFIG), yaml).expect("the directory is writable");
+        let log = "stderr".to_owned();
+        let child = command(program, directory.path(), &log).spawn().expect("the program can be run");
+        let mut tidegate = Self { address, admin, child, directory, log };
         until("Tidegate accepts connections", async || {
             if let Some(status) = tidegate.child.try_wait().expect("a child can be waited for") {
                 panic!("Tidegate ended with {status}: {}", tidegate.stderr());
@@ -66,8 +77,8 @@ impl Tidegate {
     }
 
     /// The configuration file.
-    pub(crate) fn file(&self) -> std::path::PathBuf {
-        self.directory.path().join("tidegate.yaml")
+    pub(crate) fn configuration(&self) -> std::path::PathBuf {
+        self.file(CONFIG)
     }
 
     /// Replaces the configuration file, as a whole.
@@ -77,9 +88,9 @@ impl Tidegate {
 
     /// Replaces the configuration file by a text.
     pub(crate) fn write_text(&self, text: &str) {
-        let new = self.directory.path().join("new.yaml");
+        let new = self.file("new.yaml");
         std::fs::write(&new, text).expect("the directory is writable");
-        std::fs::rename(new, self.file()).expect("the directory is writable");
+        std::fs::rename(new, self.configuration()).expect("the directory is writable");
     }
 
     /// Sends a POST to the admin listener; `fields` are whole header lines.
@@ -104,9 +115,36 @@ impl Tidegate {
         .await;
     }
 
+    /// Starts a second process that waits for the sockets of this one.
+    pub(crate) fn start_successor(&self) -> Self {
+        let (directory, log) = (Arc::clone(&self.directory), format!("{}-next", self.log));
+        let child =
+            command(program(), directory.path(), &log).arg("--upgrade").spawn().expect("the program can be run");
+        Self { address: self.address, admin: self.admin, child, directory, log }
+    }
+
+    /// The program with this one's configuration, to be run beside it.
+    pub(crate) fn another(&self, log: &str) -> Command {
+        command(program(), self.directory.path(), log)
+    }
+
+    /// A file beside this one's configuration, for instance one that [`another`](Self::another) has logged to.
+    pub(crate) fn file(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What the program has logged.
     pub(crate) fn stderr(&self) -> String {
-        read_to_string(self.directory.path().join("stderr")).unwrap_or_default()
+        read_to_string(self.file(&self.log)).unwrap_or_default()
+    }
+
+    /// Waits until something stands in the log.
+    pub(crate) async fn logs(&self, text: &str) {
+        until(&format!("{text:?} is logged"), async || self.stderr().contains(text)).await;
     }
 
     pub(crate) async fn client(&self) -> Client {
@@ -194,6 +232,11 @@ impl Tidegate {
         line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number of KiB") * 1024
     }
 
+    /// The number of files, sockets included, that are open.
+    pub(crate) fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("the program runs").count()
+    }
+
     /// Processor time used so far.
     pub(crate) fn cpu_time(&self) -> Duration {
         let stat = read_to_string(format!("/proc/{}/stat", self.child.id())).expect("the program runs");
@@ -206,6 +249,11 @@ impl Tidegate {
     /// Sends SIGTERM and waits for the end.
     pub(crate) async fn terminate(&mut self) -> ExitStatus {
         self.signal(Signal::SIGTERM);
+        self.ended().await
+    }
+
+    /// Waits for the end.
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
         let mut ended = None;
         until("Tidegate ends", async || {
             ended = self.child.try_wait().expect("a child can be waited for");
@@ -219,6 +267,27 @@ impl Tidegate {
         let pid = i32::try_from(self.child.id()).expect("process ids are small");
         kill(Pid::from_raw(pid), signal).expect("the program runs");
     }
+}
+
+/// The name of the configuration in its directory.
+const CONFIG: &str = "tidegate.yaml";
+
+/// The program, with the configuration and a log in a directory.
+fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_tidegate"))
+}
+
+fn command(mut command: Command, directory: &Path, log: &str) -> Command {
+    let stderr = File::create(directory.join(log)).expect("the directory is writable");
+    command
+        .args(["--conf".as_ref(), directory.join(CONFIG).as_os_str()])
+        .current_dir(directory)
+        .env_remove("OPENAI_API_KEY")
+        .env_remove("NOTIFY_SOCKET")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(stderr);
+    command
 }
 
 impl Drop for Tidegate {
