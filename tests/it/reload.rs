@@ -304,3 +304,31 @@ async fn twenty_reloads_that_move_everything_lose_no_request_and_no_stream() {
     assert_eq!(status["leaving"], serde_json::json!([]));
     assert!(requests > 100, "there was load: {requests}");
 }
+
+#[tokio::test]
+async fn how_the_process_ends_follows_the_configuration_in_force() {
+    let gate = Gate::closed();
+    let server = Backend::start(sse_held(&gate)).await;
+    let setup = |grace: &str| Setup::one_group([&server]).section("shutdown", &format!("{{ grace: {grace} }}"));
+    let mut tidegate = Tidegate::start(&setup("1h")).await;
+    let mut stream = tidegate.begin(&post(CHAT, b"{}")).await;
+    assert_eq!(stream.head().await.status(), 200);
+    tidegate.reload(&setup("100ms")).await;
+    assert!(tidegate.terminate().await.success());
+    assert!(tidegate.stderr().contains("stopped: 1 running requests were cut off"), "{}", tidegate.stderr());
+}
+
+#[tokio::test]
+async fn a_successor_is_reloaded_as_its_predecessor_was() {
+    let (first, second) = (server().await, server().await);
+    let setup = |server| Setup::one_group([server]).section("pingora", "{ threads: 2, upgrade_sock: upgrade.sock }");
+    let mut old = Tidegate::start(&setup(&first)).await;
+    let new = old.start_successor();
+    old.signal(Signal::SIGQUIT);
+    assert!(old.ended().await.success());
+    new.write(&setup(&second));
+    new.signal(Signal::SIGHUP);
+    new.generation(2).await;
+    assert_eq!(new.exchange(&post(CHAT, &body_of(200))).await.status(), 200);
+    assert_eq!((first.count(), second.count()), (0, 1));
+}
