@@ -34,11 +34,14 @@ async fn sorted() -> [Backend; 3] {
     servers.try_into().unwrap_or_else(|_| panic!("there are three"))
 }
 
+/// So that servers count requests only.
+const NO_PROBES: &str = "health: { active: { enabled: false } }\n";
+
 fn yaml(tidegate_address: impl std::fmt::Display, admin: impl std::fmt::Display, file: &Path, servers: &str) -> String {
     format!(
         "listen: \"{tidegate_address}\"\nadmin: {{ listen: \"{admin}\" }}\npolicy: {{ ties: first }}\n\
          groups: [{{ name: all, up_to_tokens: 131072, servers: [{servers}], \
-         discover: {{ file: {}, interval: 100ms }} }}]\n",
+         discover: {{ file: {}, interval: 100ms }} }}]\n{NO_PROBES}",
         file.display()
     )
 }
@@ -109,7 +112,7 @@ async fn all_addresses_of_a_name_are_servers() {
     let [address, admin] = Loopback::new().free_ports();
     let text = format!(
         "listen: \"{address}\"\nadmin: {{ listen: \"{admin}\" }}\n\
-         groups: [{{ name: all, up_to_tokens: 131072, discover: {{ dns: \"localhost:{port}\" }} }}]\n"
+         groups: [{{ name: all, up_to_tokens: 131072, discover: {{ dns: \"localhost:{port}\" }} }}]\n{NO_PROBES}"
     );
     let tidegate = Tidegate::start_with(address, admin, &text).await;
     let found = names(&tidegate.status().await);
