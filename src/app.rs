@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use pingora::proxy::http_proxy;
-use pingora::server::configuration::{Opt, ServerConf};
+use pingora::server::configuration::Opt;
 use pingora::server::{RunArgs, Server};
 use pingora::services::background::background_service;
 use pingora::services::listening::Service;
@@ -13,10 +13,13 @@ use crate::admin::{self, Admin};
 use crate::cli::Demo;
 use crate::config::{self, Config, Flags, Refusal};
 use crate::demo::{self, DemoSettings};
+use crate::discovery;
 use crate::drain::{Closable, Drain, Signals, Sockets};
 use crate::health::{self, Health};
+use crate::launcher::Launcher;
 use crate::proxy::{ClientConnections, Proxy};
 use crate::queue::Dispatcher;
+use crate::reload::{self, Origin, Reloader};
 use crate::tls::{self, Watch};
 use crate::upstream::{ApplyError, Live};
 
@@ -62,18 +65,21 @@ impl Program {
 }
 
 /// Builds everything; nothing listens before [`Program::run`]. With `upgrade` the listening sockets are taken
-/// over from the running process.
+/// over from the running process. The origin is where the configuration is read again for a reload.
 ///
 /// # Errors
 /// When the configuration cannot be run on this machine.
-pub fn build(config: Config, upgrade: bool) -> Result<Program, StartError> {
-    let mut pingora_conf = copy_of(&config.pingora)?;
+pub fn build(config: Config, origin: Option<Origin>, upgrade: bool) -> Result<Program, StartError> {
+    let mut pingora_conf = config::copy_of(&config.pingora).map_err(StartError::PingoraSettings)?;
+    // Each request's own configuration bounds its attempts, so that a reload can change the bound.
+    pingora_conf.max_retries = config::MAX_ATTEMPTS;
     pingora_conf.ca_file = tls::authorities_file(config.uses_system_authorities());
     let live = Arc::new(Live::new(config)?);
     let config = Arc::clone(&live.get().config);
+    let tls_listen = config.tls.iter().flat_map(|tls| &tls.listen);
+    let addresses = config.listen.iter().chain(tls_listen).chain(&config.admin);
     if !upgrade {
-        let tls_listen = config.tls.iter().flat_map(|tls| &tls.listen);
-        check_addresses(config.listen.iter().chain(tls_listen).chain(&config.admin))?;
+        check_addresses(addresses.clone())?;
     }
 
     let opt = Opt { upgrade, ..Opt::default() };
@@ -81,16 +87,16 @@ pub fn build(config: Config, upgrade: bool) -> Result<Program, StartError> {
     let (drain, sockets) = (Arc::new(Drain::default()), Sockets::default());
     let signals = Signals {
         drain: Arc::clone(&drain),
-        limits: config.shutdown.clone(),
+        live: Arc::clone(&live),
         sockets: sockets.clone(),
-        addresses: config.listen.iter().chain(&config.admin).map(ToString::to_string).collect(),
+        addresses: addresses.map(ToString::to_string).collect(),
         upgrade_sock: server.configuration.upgrade_sock.clone(),
         took_over: upgrade,
     };
     let health = Arc::new(Health::new(Arc::clone(&live)));
     let proxy = Proxy::new(Arc::clone(&live), Arc::clone(&health), Arc::clone(&drain));
     let proxy = http_proxy(&server.configuration, proxy);
-    let mut connections = ClientConnections::new(proxy, &config.timeouts, Arc::clone(&drain));
+    let mut connections = ClientConnections::new(proxy, Arc::clone(&live), Arc::clone(&drain));
     if let Some(tls) = &config.tls {
         connections = connections.with_tls(tls, &config.listen);
     }
@@ -106,24 +112,35 @@ pub fn build(config: Config, upgrade: bool) -> Result<Program, StartError> {
         }
     }
     server.add_service(health::service(health));
+    // A daemon is a fork of this process, and would share with it the pipe through which signals are received.
+    if !server.configuration.daemon
+        && let Err(error) = reload::survive_hangup()
+    {
+        log::warn!("SIGHUP cannot be received ({error}); reload with POST /reload");
+    }
+    discovery::look_before_start(&live);
+    server.add_service(discovery::service(Arc::clone(&live)));
+    let reloader = Arc::new(Reloader::new(Arc::clone(&live), origin));
+    server.add_service(reload::service(Arc::clone(&reloader)));
     let mut dispatcher = background_service("queue", Dispatcher(Arc::clone(live.queue())));
     dispatcher.threads = Some(1);
     server.add_service(dispatcher);
     let mut listeners = vec![server.add_service(Closable::new(clients, drain.clients_closed(), &sockets))];
     if let Some(address) = config.admin {
-        let service = admin::service(address, Admin::new(Arc::clone(&live), Arc::clone(&drain)));
+        let service = admin::service(address, Admin::new(reloader, Arc::clone(&drain)));
         listeners.push(server.add_service(Closable::new(service, drain.admin_closed(), &sockets)));
         log::info!("admin listener on {address}");
     }
-    if !config.tls_files().is_empty() {
-        let live = Arc::clone(&live);
-        let mut service = background_service("tls files", Watch::new(move || live.get().config.tls_files()));
-        service.threads = Some(1);
-        server.add_service(service);
-    }
+    // Also without any: a reload may bring some.
+    let mut tls_files = background_service("tls files", Watch::new(move || live.get().config.tls_files()));
+    tls_files.threads = Some(1);
+    server.add_service(tls_files);
     if server.configuration.daemon {
         // The process that waits for the daemon is told after the fork only, and only by this service.
         let bootstrap = server.bootstrap_as_a_service();
+        if server.configuration.daemon_wait_for_ready {
+            bootstrap.add_dependency(server.add_service(background_service("launcher", Launcher::of_this_process())));
+        }
         listeners.iter().for_each(|listener| listener.add_dependency(&bootstrap));
     } else {
         server.bootstrap();
@@ -152,18 +169,12 @@ pub fn build_demo(demo: &Demo) -> Result<Program, StartError> {
         .map(|(group, port)| (format!("{group}-{port}"), (Ipv4Addr::LOCALHOST, port).into()))
         .collect();
     check_addresses(servers.iter().map(|(_, address)| address))?;
-    let mut program = build(config, false)?;
+    let mut program = build(config, None, false)?;
     for (name, address) in servers {
         program.server.add_service(demo::service(&name, address, DemoSettings::default()));
         log::info!("demo server {name} on {address}");
     }
     Ok(program)
-}
-
-/// Pingora takes its settings for itself and they cannot be cloned; the status shows them, too.
-fn copy_of(settings: &ServerConf) -> Result<ServerConf, StartError> {
-    let copy = serde_json::to_value(settings).and_then(serde_json::from_value);
-    copy.map_err(|error| StartError::PingoraSettings(error.to_string()))
 }
 
 /// Finds out whether the addresses are free, for a clear word at start: Pingora binds them later, and panics.

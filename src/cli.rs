@@ -132,6 +132,9 @@ struct Run {
     /// Host of the admin listener [default: 127.0.0.1]
     #[arg(long, value_name = "HOST")]
     admin_host: Option<String>,
+    /// Put the configuration file in force whenever it changes
+    #[arg(long, requires = "conf")]
+    watch: bool,
     /// Run in the background
     #[arg(short, long)]
     daemon: bool,
@@ -179,6 +182,7 @@ impl Run {
             admin_host: self.admin_host,
             admin_port: self.admin_port,
             daemon: self.daemon,
+            watch: self.watch,
         };
         let start = match self.replace {
             Some(pid) => Start::Replace { pid },
@@ -259,8 +263,9 @@ mod tests {
 
     #[test]
     fn own_flags_are_read() {
-        let command = parsed("-c f.yaml -d -u --admin-port 9 --admin-host h").unwrap();
-        let flags = Flags { daemon: true, admin_port: Some(9), admin_host: Some("h".into()), ..Flags::default() };
+        let command = parsed("-c f.yaml -d -u --watch --admin-port 9 --admin-host h").unwrap();
+        let flags =
+            Flags { daemon: true, watch: true, admin_port: Some(9), admin_host: Some("h".into()), ..Flags::default() };
         assert_eq!(command, Command::Run { file: Some("f.yaml".into()), flags, start: Start::Upgrade });
     }
 

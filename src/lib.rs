@@ -17,10 +17,12 @@
 //! ```text
 //! main -> app -> proxy  -> access, prompt, balance, metrics, queue, upstream, health, drain, tls
 //!                health -> upstream, metrics, tls      (upstream keeps each server's record)
-//!                admin  -> balance, metrics, queue, upstream, drain
+//!                admin  -> balance, metrics, queue, upstream, drain, reload
+//!                reload -> discovery, upstream, config
+//!                discovery -> upstream, config
 //!                upstream (what is in force) -> access, balance, metrics, queue, config, health (its records)
 //!                queue  -> balance, metrics
-//!                drain  -> config           (how long an end may take)
+//!                drain  -> upstream         (how long an end may take)
 //!         config -> access, balance, prompt, tls (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
 //!         tls: Pingora, rustls and files; nothing above it
@@ -44,6 +46,8 @@
 //! | who may do what: keys, closed paths, CORS | `src/access/` |
 //! | a time limit towards a server | `src/proxy/silence.rs` |
 //! | a configuration key | `src/config/` |
+//! | what a reload changes, and what needs a restart | `src/config/difference/`, `src/reload/` |
+//! | where servers are found | `src/discovery/` |
 //! | who waits, and who is next | `src/queue/` |
 //! | which servers there are, and how they stand | `src/upstream/` |
 //! | a metric | `src/metrics/` |
@@ -58,14 +62,18 @@ pub mod balance;
 pub mod cli;
 pub mod config;
 pub mod demo;
+pub mod discovery;
 pub mod drain;
 pub mod health;
 pub mod healthcheck;
+pub mod launcher;
 pub mod logging;
 pub mod metrics;
 pub mod prompt;
 pub mod proxy;
 pub mod queue;
+pub mod reload;
 pub mod replace;
+mod settled;
 pub mod tls;
 pub mod upstream;

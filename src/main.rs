@@ -2,13 +2,14 @@
 
 use std::env;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use tidegate::app::{self, StartError};
 use tidegate::cli::{self, Command, EXIT_USAGE, Start};
 use tidegate::config::{self, Config, Flags, Summary};
+use tidegate::reload::Origin;
 use tidegate::{healthcheck, logging, replace};
 
 /// A health check that takes longer has failed.
@@ -19,8 +20,8 @@ fn main() -> ExitCode {
         Ok(Command::Check { file }) => check(&file),
         Ok(Command::Run { file, flags, start }) => match (load(file.as_deref(), &flags), start) {
             (None, _) => EXIT_USAGE.into(),
-            (Some(config), Start::Fresh) => run(|| app::build(config, false)),
-            (Some(config), Start::Upgrade) => run(|| app::build(config, true)),
+            (Some(config), Start::Fresh) => run(|| app::build(config, origin(file, flags), false)),
+            (Some(config), Start::Upgrade) => run(|| app::build(config, origin(file, flags), true)),
             (Some(config), Start::Replace { .. }) if config.pingora.daemon => {
                 let text =
                     "error: --replace cannot wait for a daemon; leave out pingora.daemon, or use --upgrade and SIGQUIT";
@@ -37,6 +38,12 @@ fn main() -> ExitCode {
             cli::exit_code(&error).into()
         }
     }
+}
+
+/// Where the configuration is read again.
+fn origin(file: Option<PathBuf>, flags: Flags) -> Option<Origin> {
+    // Absolute, because a daemon changes its directory; not resolved, because links may change.
+    file.and_then(|file| std::path::absolute(file).ok()).map(|file| Origin { file, flags })
 }
 
 /// Runs until a signal ends the process.

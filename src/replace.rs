@@ -1,7 +1,7 @@
 //! `--replace PID`: starts the successor of a running Tidegate, and returns when it serves.
 //!
-//! This is what `systemctl reload` runs. The successor is this program with the same flags and `--upgrade`; it stays
-//! when this one has returned.
+//! This is what `systemctl reload` runs when an upgrade is asked for. The successor is this program with the same flags
+//! and `--upgrade`; it stays when this one has returned.
 
 use std::env;
 use std::ffi::OsString;

@@ -1,93 +1,117 @@
-//! Who may do what on the port for clients, as `/status` shows it. No key and no digest is in it.
+//! Who may do what on the admin listener.
+//!
+//! | | without a token | with `admin.token` | and with `admin.protect_reads` |
+//! |---|---|---|---|
+//! | reading | everybody | everybody | the token, but for `/healthz` and `/readyz` |
+//! | changing | everybody, if the listener is on loopback | the token | the token |
 
-use serde::Serialize;
+use std::net::SocketAddr;
 
-use crate::access::{Allowed, HeaderLimits, Key, KeyLimits, Rules};
+use http::header::{AUTHORIZATION, ORIGIN, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use subtle::ConstantTimeEq;
 
-#[derive(Debug, Serialize)]
-pub(super) struct AccessStatus {
-    keys: Vec<KeyStatus>,
-    open_paths: Vec<String>,
-    /// Whether the clients' keys go on to the servers.
-    credentials_forwarded: bool,
-    closed_paths: Vec<String>,
-    max_header_bytes: usize,
-    max_headers: usize,
-    max_uri_bytes: usize,
-    max_concurrent_per_client: Option<usize>,
-    trusted_proxies: Vec<String>,
-    /// Null: left to the servers.
-    cors_origins: Option<Vec<String>>,
+use super::error;
+use crate::config::AdminAccess;
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// To see whether the process lives, or is ready.
+    Health,
+    /// To see anything else.
+    Read,
+    /// To change something.
+    Change,
 }
 
-#[derive(Debug, Serialize)]
-struct KeyStatus {
-    name: String,
-    requests_per_minute: Option<u64>,
-    tokens_per_minute: Option<u64>,
-    max_concurrent: Option<usize>,
-}
-
-impl AccessStatus {
-    pub(super) fn of(rules: &Rules) -> Self {
-        let Rules { keys, closed, header_limits, max_concurrent_per_client, trusted_proxies, cors } = rules;
-        let HeaderLimits { header_bytes, fields, uri_bytes } = *header_limits;
-        Self {
-            keys: keys.iter().map(KeyStatus::of).collect(),
-            open_paths: keys.open_paths().to_vec(),
-            credentials_forwarded: !keys.withholds_credentials(),
-            closed_paths: closed.iter().map(Into::into).collect(),
-            max_header_bytes: header_bytes,
-            max_headers: fields,
-            max_uri_bytes: uri_bytes,
-            max_concurrent_per_client: *max_concurrent_per_client,
-            trusted_proxies: trusted_proxies.networks().iter().map(ToString::to_string).collect(),
-            cors_origins: cors.as_ref().map(|cors| match &cors.origins {
-                Allowed::Any => vec!["*".to_owned()],
-                Allowed::These(origins) => origins.clone(),
-            }),
+/// The answer to a request that may not be granted; `None` when it may.
+pub(super) fn refusal(
+    access: &AdminAccess,
+    listener: Option<SocketAddr>,
+    wish: Wish,
+    headers: &HeaderMap,
+) -> Option<Response<Vec<u8>>> {
+    match &access.token {
+        Some(token) => {
+            let is_asked_for = wish == Wish::Change || (wish == Wish::Read && access.protect_reads);
+            (is_asked_for && !has_token(headers, token)).then(unauthorized)
         }
+        None if wish != Wish::Change => None,
+        None if !listener.is_some_and(|listener| listener.ip().is_loopback()) => {
+            let message = "without admin.token nothing can be changed over an admin listener that is not on loopback";
+            Some(error(StatusCode::FORBIDDEN, "token_required", message))
+        }
+        // A page in a browser on this machine could send it.
+        None if headers.contains_key(ORIGIN) => {
+            let message = "without admin.token nothing can be changed from a browser's page";
+            Some(error(StatusCode::FORBIDDEN, "token_required", message))
+        }
+        None => None,
     }
 }
 
-impl KeyStatus {
-    fn of(key: &Key) -> Self {
-        let KeyLimits { requests_per_minute, tokens_per_minute, max_concurrent } = key.limits;
-        Self { name: key.name.to_string(), requests_per_minute, tokens_per_minute, max_concurrent }
+fn has_token(headers: &HeaderMap, token: &HeaderValue) -> bool {
+    let mut given = headers.get_all(AUTHORIZATION).iter();
+    match (given.next(), given.next()) {
+        // Takes as long for every wrong token of the same length; the length is no secret.
+        (Some(given), None) => bool::from(given.as_bytes().ct_eq(token.as_bytes())),
+        _ => false,
     }
+}
+
+fn unauthorized() -> Response<Vec<u8>> {
+    let message = "send the admin token: Authorization: Bearer TOKEN";
+    let mut response = error(StatusCode::UNAUTHORIZED, "unauthorized", message);
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-    use crate::access::{ClosedPaths, KeyDigest, Keys};
+
+    const LOOPBACK: &str = "127.0.0.1:9400";
+    const OUTSIDE: &str = "0.0.0.0:9400";
+
+    fn status(access: &AdminAccess, listener: &str, wish: Wish, headers: &[(&'static str, &'static str)]) -> u16 {
+        let headers =
+            headers.iter().map(|(name, value)| (http::HeaderName::from_static(name), HeaderValue::from_static(value)));
+        let refusal = refusal(access, listener.parse().ok(), wish, &headers.collect());
+        refusal.map_or(200, |response| response.status().as_u16())
+    }
 
     #[test]
-    fn names_and_limits_are_shown_and_keys_are_not() {
-        let limits = KeyLimits { requests_per_minute: Some(60), ..KeyLimits::default() };
-        let key = Key { name: "team-a".into(), digest: KeyDigest::of(b"abc"), limits };
-        let rules = Rules {
-            keys: Keys::new(vec![key], vec!["/health".to_owned()], false),
-            closed: ClosedPaths::new(["/sleep"]),
-            trusted_proxies: crate::access::TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]),
-            ..Rules::default()
-        };
-        let expected = json!({
-            "keys": [{
-                "name": "team-a", "requests_per_minute": 60, "tokens_per_minute": null, "max_concurrent": null,
-            }],
-            "open_paths": ["/health"],
-            "credentials_forwarded": false,
-            "closed_paths": ["/sleep"],
-            "max_header_bytes": 131_072,
-            "max_headers": 128,
-            "max_uri_bytes": 16_384,
-            "max_concurrent_per_client": null,
-            "trusted_proxies": ["10.0.0.0/8"],
-            "cors_origins": null,
-        });
-        assert_eq!(serde_json::to_value(AccessStatus::of(&rules)).unwrap(), expected);
+    fn without_a_token_everybody_reads_and_only_loopback_changes() {
+        let open = AdminAccess::default();
+        for listener in [LOOPBACK, OUTSIDE] {
+            assert_eq!(status(&open, listener, Wish::Read, &[]), 200);
+            assert_eq!(status(&open, listener, Wish::Health, &[]), 200);
+        }
+        assert_eq!(status(&open, LOOPBACK, Wish::Change, &[]), 200);
+        assert_eq!(status(&open, "[::1]:9400", Wish::Change, &[]), 200);
+        assert_eq!(status(&open, OUTSIDE, Wish::Change, &[]), 403);
+        assert_eq!(status(&open, LOOPBACK, Wish::Change, &[("origin", "http://evil.example")]), 403);
+    }
+
+    #[test]
+    fn with_a_token_changes_need_it_everywhere() {
+        let access = AdminAccess { token: Some(HeaderValue::from_static("Bearer right")), protect_reads: false };
+        for listener in [LOOPBACK, OUTSIDE] {
+            assert_eq!(status(&access, listener, Wish::Read, &[]), 200);
+            assert_eq!(status(&access, listener, Wish::Change, &[("authorization", "Bearer right")]), 200);
+            for wrong in ["Bearer wrong", "Bearer righ", "Bearer right ", "right", ""] {
+                assert_eq!(status(&access, listener, Wish::Change, &[("authorization", wrong)]), 401, "{wrong:?}");
+            }
+            assert_eq!(status(&access, listener, Wish::Change, &[]), 401);
+        }
+    }
+
+    #[test]
+    fn reads_can_be_protected_and_health_stays_open() {
+        let access = AdminAccess { token: Some(HeaderValue::from_static("Bearer right")), protect_reads: true };
+        assert_eq!(status(&access, LOOPBACK, Wish::Read, &[]), 401);
+        assert_eq!(status(&access, LOOPBACK, Wish::Read, &[("authorization", "Bearer right")]), 200);
+        assert_eq!(status(&access, LOOPBACK, Wish::Health, &[]), 200);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use super::access::AccessStatus;
+use super::allowed::AccessStatus;
 use crate::balance::{Bucket, Neighbours, Policy, RedirectTuning, Ties};
 use crate::config::{Config, Health, QueueLimits, Retry, Shutdown, Timeouts, TlsListen};
 use crate::tls::Listener;
@@ -39,6 +39,12 @@ pub(super) struct ConfigStatus {
     listen: Vec<String>,
     tls: Option<TlsStatus>,
     admin: Option<String>,
+    /// Whether a token is asked for where something is changed.
+    admin_token_set: bool,
+    /// Whether it is asked for everywhere.
+    admin_protect_reads: bool,
+    /// Whether the file is watched.
+    watch: bool,
     max_body_bytes: usize,
     timeouts_seconds: TimeoutsStatus,
     retry: RetryStatus,
@@ -143,6 +149,8 @@ impl ConfigStatus {
             listen,
             tls,
             admin,
+            admin_access,
+            watch,
             groups: _,
             policy: _,
             ties: _,
@@ -161,6 +169,9 @@ impl ConfigStatus {
             listen: listen.iter().map(ToString::to_string).collect(),
             tls: tls.as_ref().map(TlsStatus::of),
             admin: admin.map(|address| address.to_string()),
+            admin_token_set: admin_access.token.is_some(),
+            admin_protect_reads: admin_access.protect_reads,
+            watch: *watch,
             max_body_bytes: *max_body_bytes,
             timeouts_seconds: TimeoutsStatus::of(timeouts),
             retry: RetryStatus::of(retry),

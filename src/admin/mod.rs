@@ -1,10 +1,13 @@
-//! The admin listener: `/metrics`, `/status`, `/healthz`, `/readyz`.
+//! The admin listener: `/metrics`, `/status`, `/healthz`, `/readyz`, and what changes something: `/reload`, `/drain`,
+//! `/undrain`.
 //!
 //! A listener and a thread of its own: it answers while the proxy's threads are busy, and scraping takes no time from
-//! them. It only reads, has no authentication and shows names and addresses of servers, so it belongs on loopback or
-//! in a closed network. Keys are never shown.
+//! them. It shows names and addresses of servers, so it belongs on loopback, in a closed network, or behind its token
+//! (`access.rs` has the rules). Keys are never shown.
 
 mod access;
+mod allowed;
+mod change;
 mod configured;
 mod status;
 #[cfg(test)]
@@ -17,13 +20,16 @@ use async_trait::async_trait;
 use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, Method, Response, StatusCode};
 use pingora::apps::http_app::ServeHttp;
+use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::services::listening::Service;
 use serde_json::json;
 
+use access::Wish;
+
 use crate::drain::Drain;
 use crate::metrics::Format;
-use crate::upstream::Live;
+use crate::reload::Reloader;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -35,13 +41,16 @@ const INDEX: &str = concat!(
      /metrics  counters and gauges for Prometheus\n\
      /status   load, totals and the configuration in force, as JSON\n\
      /healthz  ok while the process lives\n\
-     /readyz   ok until the process is told to stop, then 503\n"
+     /readyz   ok until the process is told to stop, then 503\n\n\
+     POST /reload                put the configuration file in force\n\
+     POST /drain?server=NAME     give a server nothing new\n\
+     POST /undrain?server=NAME   give it requests again\n"
 );
 
 /// Answers the requests of the admin listener.
 #[derive(Debug)]
 pub struct Admin {
-    live: Arc<Live>,
+    reloader: Arc<Reloader>,
     drain: Arc<Drain>,
 }
 
@@ -57,33 +66,49 @@ pub fn service(listen: SocketAddr, admin: Admin) -> Service<Admin> {
 impl Admin {
     /// Shows what is in force and how it goes.
     #[must_use]
-    pub fn new(live: Arc<Live>, drain: Arc<Drain>) -> Self {
-        Self { live, drain }
+    pub fn new(reloader: Arc<Reloader>, drain: Arc<Drain>) -> Self {
+        Self { reloader, drain }
     }
 
-    fn answer<'a>(&self, method: &Method, path: &str, accept: impl Iterator<Item = &'a str>) -> Response<Vec<u8>> {
-        if !matches!(path, "/" | "/healthz" | "/readyz" | "/metrics" | "/status") {
-            return error(StatusCode::NOT_FOUND, "not_found", "there is no such page, GET / lists what there is");
+    async fn answer(&self, request: &RequestHeader) -> Response<Vec<u8>> {
+        let (method, path) = (&request.method, request.uri.path());
+        let wish = match path {
+            "/healthz" | "/readyz" => Wish::Health,
+            "/" | "/metrics" | "/status" => Wish::Read,
+            "/reload" | "/drain" | "/undrain" => Wish::Change,
+            _ => return error(StatusCode::NOT_FOUND, "not_found", "there is no such page, GET / lists what there is"),
+        };
+        let live = self.reloader.live();
+        let config = &live.get().config;
+        if let Some(refusal) = access::refusal(&config.admin_access, config.admin, wish, &request.headers) {
+            return refusal;
         }
-        if method != Method::GET && method != Method::HEAD {
-            let mut response =
-                error(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this page can only be read, use GET");
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return response;
+        match wish {
+            Wish::Change if method != Method::POST => {
+                return method_not_allowed("this page changes something, use POST", HeaderValue::from_static("POST"));
+            }
+            Wish::Health | Wish::Read if method != Method::GET && method != Method::HEAD => {
+                return method_not_allowed(
+                    "this page can only be read, use GET",
+                    HeaderValue::from_static("GET, HEAD"),
+                );
+            }
+            _ => {}
         }
         match path {
             "/healthz" => page(StatusCode::OK, TEXT, "ok\n"),
             "/readyz" if self.drain.is_ready() => page(StatusCode::OK, TEXT, "ok\n"),
             "/readyz" => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n"),
             "/metrics" => {
+                let accept = request.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
                 let format = Format::negotiate(accept);
-                page(
-                    StatusCode::OK,
-                    format.content_type(),
-                    self.live.metrics().render(self.live.balancer(), &self.live.queue().waiting(), format),
-                )
+                let metrics = live.metrics().render(live.balancer(), &live.queue().waiting(), format);
+                page(StatusCode::OK, format.content_type(), metrics)
             }
-            "/status" => page(StatusCode::OK, JSON, status::json(&self.live)),
+            "/status" => page(StatusCode::OK, JSON, status::json(&self.reloader)),
+            "/reload" => change::reload(&self.reloader).await,
+            "/drain" => change::drain(live, request.uri.query(), true),
+            "/undrain" => change::drain(live, request.uri.query(), false),
             _ => page(StatusCode::OK, TEXT, INDEX),
         }
     }
@@ -93,8 +118,7 @@ impl Admin {
 impl ServeHttp for Admin {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         let request = session.req_header();
-        let accept = request.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        let mut response = self.answer(&request.method, request.uri.path(), accept);
+        let mut response = self.answer(request).await;
         let length = HeaderValue::from(response.body().len());
         response.headers_mut().insert(CONTENT_LENGTH, length);
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -103,6 +127,12 @@ impl ServeHttp for Admin {
         }
         response
     }
+}
+
+fn method_not_allowed(message: &str, allowed: HeaderValue) -> Response<Vec<u8>> {
+    let mut response = error(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
+    response.headers_mut().insert(ALLOW, allowed);
+    response
 }
 
 fn page(status: StatusCode, content_type: &'static str, body: impl Into<Vec<u8>>) -> Response<Vec<u8>> {

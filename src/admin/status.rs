@@ -6,7 +6,8 @@ use serde::Serialize;
 use super::configured::{ConfigStatus, PolicyStatus, ties_name};
 use crate::balance::Snapshot;
 use crate::metrics::{Outcome, Totals};
-use crate::upstream::{Live, Server, Verdict};
+use crate::reload::Reloader;
+use crate::upstream::{Server, Verdict};
 
 const STATUS_VERSION: u32 = 1;
 
@@ -19,9 +20,22 @@ struct Status<'a> {
     uptime_seconds: f64,
     /// Counts the configurations that were put in force, from 1.
     config_generation: u64,
+    config_applied_at: String,
+    /// What had it read: `start`, `sighup`, `request` or `watch`.
+    config_trigger: &'static str,
+    /// The file; null without one.
+    config_source: Option<String>,
+    /// What the latest reload changed.
+    config_changes: Vec<String>,
+    /// What differs in the file that was applied and stays as it is until a restart.
+    config_needs_restart: Vec<String>,
+    /// The latest reload, when it was refused.
+    config_refused: Option<RefusedStatus>,
     policy: PolicyStatus,
     ties: &'static str,
     groups: Vec<GroupStatus<'a>>,
+    /// Servers that are in no group any more, while requests run on them.
+    leaving: Vec<ServerStatus<'a>>,
     totals: TotalsStatus,
     config: ConfigStatus,
 }
@@ -34,6 +48,8 @@ struct GroupStatus<'a> {
     to_tokens: Option<u64>,
     load_tokens: f64,
     in_flight: u64,
+    /// Where more servers are found; null when all stand in the file.
+    discover: Option<String>,
     /// Requests whose length is for the group and that wait for a server.
     waiting: u64,
     servers: Vec<ServerStatus<'a>>,
@@ -57,6 +73,15 @@ struct ServerStatus<'a> {
     /// Bad health probes in a row.
     probes_failed: u32,
     draining: bool,
+    /// Whether it is being drained and nothing runs on it any more.
+    drained: bool,
+}
+
+#[derive(Serialize)]
+struct RefusedStatus {
+    at: String,
+    trigger: &'static str,
+    problems: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -75,7 +100,9 @@ struct RequestTotals {
 }
 
 /// The whole status at this moment.
-pub(super) fn json(live: &Live) -> Vec<u8> {
+pub(super) fn json(reloader: &Reloader) -> Vec<u8> {
+    let live = reloader.live();
+    let (applied, refused) = (reloader.applied(), reloader.refused());
     let in_force = live.get();
     let snapshot = live.balancer().snapshot();
     let waiting = live.queue().waiting();
@@ -89,19 +116,32 @@ pub(super) fn json(live: &Live) -> Vec<u8> {
             to_tokens: range.map(|range| range.to_tokens),
             load_tokens: usage.load.tokens(),
             in_flight: usage.in_flight,
+            discover: group.discover.as_ref().map(|discover| discover.source.to_string()),
             waiting: waiting.get(number).map_or(0, |waiting| waiting.requests),
             servers: servers.map(|server| ServerStatus::of(server, &snapshot)).collect(),
         }
     });
     let groups = groups.collect();
+    let leaving = in_force.left().map(|server| ServerStatus::of(server, &snapshot));
     let status = Status {
         status_version: STATUS_VERSION,
         version: env!("CARGO_PKG_VERSION"),
         start_time_seconds: live.metrics().start_time().as_secs_f64(),
         uptime_seconds: live.metrics().uptime().as_secs_f64(),
         config_generation: in_force.generation,
+        config_applied_at: humantime::format_rfc3339_seconds(applied.at).to_string(),
+        config_trigger: applied.trigger.label(),
+        config_source: reloader.file().map(|file| file.display().to_string()),
+        config_changes: applied.difference.changes.clone(),
+        config_needs_restart: applied.difference.needs_restart.clone(),
+        config_refused: refused.map(|refused| RefusedStatus {
+            at: humantime::format_rfc3339_seconds(refused.at).to_string(),
+            trigger: refused.trigger.label(),
+            problems: refused.problems.clone(),
+        }),
         ties: ties_name(in_force.config.ties),
         groups,
+        leaving: leaving.filter(|server| server.in_flight > 0).collect(),
         policy,
         totals: TotalsStatus::of(&live.metrics().totals()),
         config: ConfigStatus::of(&in_force.config),
@@ -134,7 +174,8 @@ impl<'a> ServerStatus<'a> {
             health_reason: reason,
             health_for_seconds: since.elapsed().as_secs_f64(),
             probes_failed,
-            draining: standing.is_draining,
+            draining: standing.is_draining(),
+            drained: standing.is_draining() && usage.in_flight == 0,
         }
     }
 }

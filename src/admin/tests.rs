@@ -18,9 +18,10 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::balance::{Balancer, Bucket, Buckets, Neighbours, Policy, RedirectTuning, Ties, Tried};
-use crate::config::{Config, Group, QueueLimits, Retry, Server, ServerLimits, Shutdown, Timeouts};
+use crate::config::{AdminAccess, Config, Group, QueueLimits, Retry, Server, ServerLimits, Shutdown, Timeouts};
 use crate::metrics::{FinishedRequest, Metrics, Outcome, RetryReason};
 use crate::prompt::{Demand, Endpoint};
+use crate::upstream::Live;
 
 const SERVER_KEY: &str = "Bearer key-of-one-server";
 const COMMON_KEY: &str = "Bearer key-of-all-servers";
@@ -39,7 +40,7 @@ impl Running {
     fn start(config: Config) -> Self {
         let live = Arc::new(Live::new(config).unwrap());
         let (balancer, metrics) = (Arc::clone(live.balancer()), Arc::clone(live.metrics()));
-        let admin = Admin::new(live, Arc::default());
+        let admin = Admin::new(Arc::new(Reloader::new(live, None)), Arc::default());
 
         // The socket is bound here and handed over as in a restart, so that nobody else can take the port.
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -107,6 +108,7 @@ fn server(name: &str, host: &str, port: u16) -> Server {
         host: host.to_owned(),
         port,
         authorization: None,
+        is_drained: false,
         limits: ServerLimits::default(),
         tls: None,
     }
@@ -122,9 +124,11 @@ fn config() -> Config {
         listen: vec!["0.0.0.0:8000".parse().unwrap(), "[::]:8000".parse().unwrap()],
         tls: None,
         admin: Some("127.0.0.1:9000".parse().unwrap()),
+        admin_access: AdminAccess::default(),
+        watch: false,
         groups: vec![
-            Group { name: "short".to_owned(), servers: vec![server("a", "vllm-a", 8100), with_key] },
-            Group { name: "long".to_owned(), servers: vec![server("c", "10.0.0.3", 8102)] },
+            Group { name: "short".to_owned(), servers: vec![server("a", "vllm-a", 8100), with_key], discover: None },
+            Group { name: "long".to_owned(), servers: vec![server("c", "10.0.0.3", 8102)], discover: None },
         ],
         policy: Policy::ReferenceBucket(Buckets::new(ranges, tuning).unwrap()),
         ties: Ties::LeastRecentlyUsed,
@@ -190,21 +194,24 @@ async fn status_is_what_the_balancer_and_the_metrics_say() {
         json!([
             {
                 "name": "short", "from_tokens": 0, "to_tokens": 1_000, "load_tokens": 0.0, "in_flight": 1,
-                "waiting": 0, "servers": [
+                "waiting": 0, "discover": null, "servers": [
                     { "name": "a", "authority": "vllm-a:8100", "tls": false, "authorization_set": false,
                       "load_tokens": 0.0, "in_flight": 1, "health": "healthy", "health_reason": "started",
-                      "probes_failed": 0, "draining": false },
+                      "probes_failed": 0, "draining": false,
+                      "drained": false },
                     { "name": "b", "authority": "[::1]:8101", "tls": false, "authorization_set": true,
                       "load_tokens": 0.0, "in_flight": 0, "health": "healthy", "health_reason": "started",
-                      "probes_failed": 0, "draining": false },
+                      "probes_failed": 0, "draining": false,
+                      "drained": false },
                 ],
             },
             {
                 "name": "long", "from_tokens": 1_000, "to_tokens": 4_000, "load_tokens": 1_000.5, "in_flight": 1,
-                "waiting": 0, "servers": [
+                "waiting": 0, "discover": null, "servers": [
                     { "name": "c", "authority": "10.0.0.3:8102", "tls": false, "authorization_set": false,
                       "load_tokens": 1_000.5, "in_flight": 1, "health": "healthy", "health_reason": "started",
-                      "probes_failed": 0, "draining": false },
+                      "probes_failed": 0, "draining": false,
+                      "drained": false },
                 ],
             },
         ])
@@ -242,6 +249,9 @@ async fn status_shows_the_configuration_in_force() {
             "listen": ["0.0.0.0:8000", "[::]:8000"],
             "tls": null,
             "admin": "127.0.0.1:9000",
+            "admin_token_set": false,
+            "admin_protect_reads": false,
+            "watch": false,
             "max_body_bytes": 1_048_576,
             "timeouts_seconds": {
                 "connect": 5.0, "request_header": 10.0, "request_body_idle": 30.0, "request_body": 300.0,
@@ -262,7 +272,7 @@ async fn status_shows_the_configuration_in_force() {
             },
             "queue": { "max_requests": 1_000, "max_bytes": 1_073_741_824, "max_wait_seconds": 30.0 },
             "strip_request_headers": ["x-data-parallel-rank"],
-            "access": serde_json::to_value(super::access::AccessStatus::of(&config().access)).unwrap(),
+            "access": serde_json::to_value(super::allowed::AccessStatus::of(&config().access)).unwrap(),
             "upstream_authorization_set": true,
             "threads": 2,
             "shutdown": { "delay_seconds": 5.0, "grace_seconds": 7.0 },
@@ -397,5 +407,16 @@ async fn a_body_that_nobody_asked_for_is_never_taken_as_a_request() {
         assert_eq!(reply.header("connection"), "close", "{reply:?}");
         assert!(!reply.body.contains("HTTP/1.1"), "a second answer: {reply:?}");
     }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_file_there_is_nothing_to_reload() {
+    let running = Running::start(config());
+    let reply = running.send("POST /reload HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n").await;
+    assert_eq!(reply.status, 400);
+    assert!(reply.body.contains("there is no file to read: Tidegate was started without --conf"), "{}", reply.body);
+    let status = running.status().await;
+    assert_eq!((&status["config_source"], &status["config_generation"]), (&Value::Null, &json!(1)));
     running.stop().await;
 }

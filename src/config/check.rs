@@ -8,7 +8,7 @@ use super::draft::{Bound, Draft, GroupDraft, ServerDraft};
 use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
 use super::tls::{Loading, UpstreamTlsDraft};
-use super::{Config, Group, Server, ServerLimits};
+use super::{Config, Discover, Group, Server, ServerLimits};
 use crate::balance::{Bucket, Buckets, Policy};
 
 impl Draft {
@@ -29,6 +29,8 @@ impl Draft {
             listen: listen.into_iter().map(|listener| listener.value).collect(),
             tls,
             admin,
+            admin_access: self.admin_access,
+            watch: self.watch,
             groups,
             policy: policy?,
             ties: self.policy.ties,
@@ -182,7 +184,7 @@ fn groups(
     }
     let mut loading = Loading::default();
     let mut server = |Located { value, spot }: Located<ServerDraft>| {
-        let ServerDraft { endpoint, https, name, authorization, limits: own, tls } = value;
+        let ServerDraft { endpoint, https, name, authorization, is_drained, limits: own, tls } = value;
         let tls = if https {
             loading.load(&tls, upstream_tls, &endpoint.host, &spot, problems)
         } else {
@@ -190,11 +192,20 @@ fn groups(
             None
         };
         let name = name.unwrap_or_else(|| endpoint.authority());
-        Server { name, host: endpoint.host, port: endpoint.port, authorization, limits: own.or(limits), tls }
+        Server {
+            name,
+            host: endpoint.host,
+            port: endpoint.port,
+            authorization,
+            is_drained,
+            limits: own.or(limits),
+            tls,
+        }
     };
     let mut group = |draft: GroupDraft| {
         let servers = draft.servers.into_iter().map(&mut server).collect();
-        Some(Group { name: draft.name?.value, servers })
+        let discover = draft.discover.map(|discover| Discover { limits, ..discover });
+        Some(Group { name: draft.name?.value, servers, discover })
     };
     drafts.into_iter().filter_map(&mut group).collect()
 }

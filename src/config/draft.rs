@@ -13,7 +13,10 @@ use super::section::{Item, Parsed, Section, or_none};
 use super::settings::OwnLimits;
 use super::tls::{TlsDraft, UpstreamTlsDraft};
 use super::yaml::Node;
-use super::{Environment, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts, access, secret, settings, value};
+use super::{
+    AdminAccess, Discover, Environment, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts, access, discover, secret,
+    settings, value,
+};
 use crate::access::Rules;
 use crate::balance::Ties;
 
@@ -23,6 +26,8 @@ pub(super) struct Draft {
     pub(super) listen: Vec<Located<Endpoint>>,
     pub(super) tls: TlsDraft,
     pub(super) admin: Option<Located<Endpoint>>,
+    pub(super) admin_access: AdminAccess,
+    pub(super) watch: bool,
     pub(super) groups: Vec<GroupDraft>,
     pub(super) policy: PolicyDraft,
     pub(super) max_body_bytes: usize,
@@ -47,6 +52,7 @@ pub(super) struct GroupDraft {
     pub(super) name: Option<Located<String>>,
     pub(super) bound: Bound,
     pub(super) servers: Vec<Located<ServerDraft>>,
+    pub(super) discover: Option<Discover>,
 }
 
 /// The upper bound of a group's prompt lengths, in tokens.
@@ -64,6 +70,7 @@ pub(super) struct ServerDraft {
     pub(super) https: bool,
     pub(super) name: Option<String>,
     pub(super) authorization: Option<HeaderValue>,
+    pub(super) is_drained: bool,
     pub(super) limits: OwnLimits,
     pub(super) tls: UpstreamTlsDraft,
 }
@@ -76,6 +83,7 @@ impl ServerDraft {
             https: false,
             name: None,
             authorization: None,
+            is_drained: false,
             limits: OwnLimits::default(),
             tls: UpstreamTlsDraft::default(),
         }
@@ -90,6 +98,8 @@ impl Draft {
             listen: vec![Located::new(localhost, Spot::named("listen"))],
             tls: TlsDraft::default(),
             admin: None,
+            admin_access: AdminAccess::default(),
+            watch: false,
             groups: Vec::new(),
             policy,
             max_body_bytes: settings::DEFAULT_MAX_BODY_BYTES,
@@ -112,13 +122,16 @@ impl Draft {
         Section::read(root, file, problems, |section| {
             let listen = section.one_or_more("listen", endpoint);
             let tls = section.section("tls", TlsDraft::read);
-            let admin = section.section("admin", admin);
+            let (admin, admin_access) = section.section("admin", |section| admin(section, environment));
+            let watch = section.value("watch", value::switch).is_some_and(|watch| watch.value);
             let groups = section.filled_list("groups", "groups");
             let groups = groups.iter().map(|item| group(item, environment)).collect();
             let mut draft = Self::new(section.section("policy", PolicyDraft::read));
             draft.listen = listen.unwrap_or(draft.listen);
             draft.tls = tls;
             draft.admin = admin;
+            draft.admin_access = admin_access;
+            draft.watch = watch;
             draft.groups = groups;
             draft.max_body_bytes = section.section("limits", |section| {
                 access::limits(section, &mut draft.access);
@@ -156,7 +169,7 @@ impl GroupDraft {
     fn named(name: &str) -> Self {
         let spot = Spot::named("--server-hosts");
         let name = Some(Located::new(name.to_owned(), spot.clone()));
-        Self { spot, name, bound: Bound::Absent, servers: Vec::new() }
+        Self { spot, name, bound: Bound::Absent, servers: Vec::new(), discover: None }
     }
 }
 
@@ -168,11 +181,17 @@ fn server_address(node: &Node) -> Parsed<(Endpoint, bool)> {
     address::server(node.text().unwrap_or_default())
 }
 
-fn admin(section: &mut Section<'_>) -> Option<Located<Endpoint>> {
+fn admin(section: &mut Section<'_>, environment: Environment<'_>) -> (Option<Located<Endpoint>>, AdminAccess) {
     let default = Endpoint { host: "127.0.0.1".to_owned(), port: 9400 };
     let default = Located::new(Some(default), section.spot().child("listen"));
     let Located { value, spot } = section.value("listen", or_none(endpoint)).unwrap_or(default);
-    value.map(|endpoint| Located::new(endpoint, spot))
+    let token = secret::bearer_token(section, ["token", "token_env"], environment);
+    let protect_reads = section.value("protect_reads", value::switch).filter(|protect| protect.value);
+    if let Some(protect) = protect_reads.as_ref().filter(|_| !section.has("token") && !section.has("token_env")) {
+        section.error(&protect.spot, "true without a token, expected token or token_env beside it");
+    }
+    let access = AdminAccess { token, protect_reads: protect_reads.is_some() };
+    (value.map(|endpoint| Located::new(endpoint, spot)), access)
 }
 
 fn group(item: &Item<'_>, environment: Environment<'_>) -> GroupDraft {
@@ -183,9 +202,13 @@ fn group(item: &Item<'_>, environment: Environment<'_>) -> GroupDraft {
             (None, true) => Bound::Refused,
             (None, false) => Bound::Absent,
         };
-        let servers = section.filled_list("servers", "servers");
+        let discover = section.section("discover", discover::read);
+        let servers = match &discover {
+            Some(_) => section.list("servers", "servers").unwrap_or_default(),
+            None => section.filled_list("servers", "servers"),
+        };
         let servers = servers.iter().filter_map(|item| server(item, environment)).collect();
-        GroupDraft { spot: section.spot().clone(), name, bound, servers }
+        GroupDraft { spot: section.spot().clone(), name, bound, servers, discover }
     })
 }
 
@@ -199,9 +222,10 @@ fn server(item: &Item<'_>, environment: Environment<'_>) -> Option<Located<Serve
         let address = section.required("address", server_address);
         let name = section.value("name", value::name).map(|name| name.value);
         let authorization = secret::authorization(section, environment);
+        let is_drained = section.value("drain", value::switch).is_some_and(|drain| drain.value);
         let limits = OwnLimits::read(section);
         let tls = section.section("tls", UpstreamTlsDraft::read);
         let Located { value: (endpoint, https), spot } = address?;
-        Some(Located::new(ServerDraft { endpoint, https, name, authorization, limits, tls }, spot))
+        Some(Located::new(ServerDraft { endpoint, https, name, authorization, is_drained, limits, tls }, spot))
     })
 }

@@ -43,6 +43,8 @@ pub struct Flags {
     pub admin_port: Option<u16>,
     /// Whether to run in the background.
     pub daemon: bool,
+    /// Whether to watch the configuration file.
+    pub watch: bool,
 }
 
 impl Flags {
@@ -171,6 +173,7 @@ impl Flags {
             .collect();
         for (group, numbers) in draft.groups.iter_mut().zip(topology.groups()) {
             let endpoints = numbers.iter().filter_map(|number| servers[*number].clone());
+            group.discover = None;
             group.servers = endpoints.map(|server| Located::new(ServerDraft::at(server), spot.clone())).collect();
         }
     }
@@ -184,6 +187,7 @@ impl Flags {
             draft.retry.max_delay = draft.retry.max_delay.max(delay);
         }
         draft.pingora.conf.daemon |= self.daemon;
+        draft.watch |= self.watch;
     }
 }
 

@@ -12,6 +12,8 @@
 mod access;
 mod address;
 mod check;
+mod difference;
+mod discover;
 mod draft;
 mod file;
 mod flags;
@@ -40,6 +42,8 @@ use crate::access::Rules;
 use crate::balance::{Policy, Ties};
 use crate::tls::Watched;
 
+pub use difference::{Difference, difference};
+pub use discover::{Discover, Source};
 pub use file::{known_keys, load};
 pub use flags::{DEFAULT_GROUP_THRESHOLD, DEFAULT_MAX_REQUEST_TOKENS, Flags};
 pub use health::{ActiveChecks, ExpectedStatus, Health, PassiveChecks, Probation};
@@ -48,6 +52,7 @@ pub use settings::DEFAULT_MAX_BODY_BYTES;
 pub use shutdown::Shutdown;
 pub use summary::Summary;
 pub use tls::{ServerTls, TlsListen};
+pub use value::MAX_ATTEMPTS;
 
 /// Looks up an environment variable; `None` when it is not set.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -70,7 +75,12 @@ pub struct Config {
     pub tls: Option<TlsListen>,
     /// Where the admin listener (metrics, status) is; `None` is off.
     pub admin: Option<SocketAddr>,
-    /// The server groups, short prompts first. Never empty, no group is empty, and no server stands there twice.
+    /// Who may use the admin listener.
+    pub admin_access: AdminAccess,
+    /// Whether the configuration file is watched and put in force when it changes.
+    pub watch: bool,
+    /// The server groups, short prompts first. Never empty; each has servers or a source of them, and no server stands
+    /// there twice.
     pub groups: Vec<Group>,
     /// How a request finds its group and server. Has one bucket per group.
     pub policy: Policy,
@@ -98,13 +108,53 @@ pub struct Config {
     pub pingora: ServerConf,
 }
 
+impl Config {
+    /// Takes over from the configuration in force what cannot change while the process runs.
+    ///
+    /// # Errors
+    /// When Pingora's settings cannot be copied.
+    pub fn keep_fixed(&mut self, in_force: &Self) -> Result<(), String> {
+        let pingora = copy_of(&in_force.pingora)?;
+        self.listen.clone_from(&in_force.listen);
+        self.tls.clone_from(&in_force.tls);
+        self.admin = in_force.admin;
+        self.pingora = ServerConf { max_retries: self.pingora.max_retries, ..pingora };
+        Ok(())
+    }
+
+    /// Where servers are to be discovered, in the order of the groups.
+    pub fn sources(&self) -> impl Iterator<Item = &Discover> {
+        self.groups.iter().filter_map(|group| group.discover.as_ref())
+    }
+}
+
+/// Pingora's settings cannot be cloned.
+///
+/// # Errors
+/// When they cannot be copied either, with the reason.
+pub fn copy_of(settings: &ServerConf) -> Result<ServerConf, String> {
+    let copy = serde_json::to_value(settings).and_then(serde_json::from_value);
+    copy.map_err(|error| error.to_string())
+}
+
 /// A group of servers for prompts of one length range.
 #[derive(Debug, Clone)]
 pub struct Group {
     /// Name in metrics, headers and logs. Unique.
     pub name: String,
-    /// The servers in the order written. Never empty.
+    /// The servers in the order written. Empty only beside `discover`.
     pub servers: Vec<Server>,
+    /// Where more servers are found.
+    pub discover: Option<Discover>,
+}
+
+/// Who may use the admin listener.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AdminAccess {
+    /// The `Authorization` that is asked for, `Bearer` in front.
+    pub token: Option<HeaderValue>,
+    /// Whether it is asked for also where nothing is changed.
+    pub protect_reads: bool,
 }
 
 /// One vLLM server.
@@ -118,6 +168,8 @@ pub struct Server {
     pub port: u16,
     /// `Authorization` towards this server, in place of the client's.
     pub authorization: Option<HeaderValue>,
+    /// Whether it is to get nothing new.
+    pub is_drained: bool,
     /// How much it is given at once.
     pub limits: ServerLimits,
     /// How it is reached over TLS; `None` is plain HTTP.
@@ -153,6 +205,14 @@ impl Config {
 }
 
 impl Server {
+    /// A server of which only the address is known; its name is the address.
+    #[must_use]
+    pub fn at(address: SocketAddr, limits: ServerLimits) -> Self {
+        let (host, port) = (address.ip().to_string(), address.port());
+        let name = address::authority(&host, port);
+        Self { name, host, port, authorization: None, is_drained: false, limits, tls: None }
+    }
+
     /// `host:port` as it stands in a `Host` header, IPv6 literals in brackets.
     #[must_use]
     pub fn authority(&self) -> String {

@@ -102,6 +102,12 @@ impl Refusal {
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
+
+    /// How many more there are.
+    #[must_use]
+    pub fn unlisted(&self) -> usize {
+        self.unlisted
+    }
 }
 
 impl std::error::Error for Refusal {}

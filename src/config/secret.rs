@@ -10,15 +10,24 @@ use super::yaml::Node;
 
 /// Reads `api_key` and `api_key_env` of a section: one of them, or neither.
 pub(super) fn authorization(section: &mut Section<'_>, environment: Environment<'_>) -> Option<HeaderValue> {
-    let value = section.secret("api_key", or_none(api_key));
-    let variable = section.value("api_key_env", or_none(value::text));
+    bearer_token(section, ["api_key", "api_key_env"], environment)
+}
+
+/// Reads a key that is given either itself, under the first name, or as an environment variable, under the second.
+pub(super) fn bearer_token(
+    section: &mut Section<'_>,
+    [key, key_env]: [&'static str; 2],
+    environment: Environment<'_>,
+) -> Option<HeaderValue> {
+    let value = section.secret(key, or_none(api_key));
+    let variable = section.value(key_env, or_none(value::text));
     let value = value.and_then(given);
     let Located { value: variable, spot } = match variable.and_then(given) {
         None => return value.map(|key| key.value),
         Some(variable) => variable,
     };
     if value.is_some() {
-        section.error(&spot, "given beside api_key, expected one of the two");
+        section.error(&spot, format!("given beside {key}, expected one of the two"));
         return None;
     }
     match environment(&variable).map(|key| bearer(&key)) {

@@ -19,6 +19,8 @@ impl Display for Summary<'_> {
         writeln!(out, "listen: {}", list(&config.listen))?;
         writeln!(out, "tls: {}", config.tls.as_ref().map_or_else(|| "none".to_owned(), tls))?;
         writeln!(out, "admin: {}", config.admin.map_or_else(|| "none".to_owned(), |admin| admin.to_string()))?;
+        writeln!(out, "admin access: {}", admin_access(config))?;
+        writeln!(out, "watch: {}", if config.watch { "the file is watched" } else { "the file is not watched" })?;
         writeln!(out, "policy: {}", policy(config))?;
         for (index, group) in config.groups.iter().enumerate() {
             self::group(out, group, &range(&config.policy, index))?;
@@ -41,6 +43,14 @@ impl Display for Summary<'_> {
     }
 }
 
+fn admin_access(config: &Config) -> &'static str {
+    match (&config.admin_access.token, config.admin_access.protect_reads) {
+        (None, _) => "open",
+        (Some(_), false) => "a token for what changes something",
+        (Some(_), true) => "a token for everything but /healthz and /readyz",
+    }
+}
+
 fn queue(queue: &QueueLimits) -> String {
     let max_size = ByteSize::b(queue.max_bytes as u64);
     match queue.max_wait.map(humantime::format_duration) {
@@ -49,12 +59,12 @@ fn queue(queue: &QueueLimits) -> String {
     }
 }
 
-fn list<T: Display>(items: &[T]) -> String {
+pub(super) fn list<T: Display>(items: &[T]) -> String {
     let items: Vec<_> = items.iter().map(ToString::to_string).collect();
     if items.is_empty() { "none".to_owned() } else { items.join(", ") }
 }
 
-fn policy(config: &Config) -> String {
+pub(super) fn policy(config: &Config) -> String {
     let ties = match config.ties {
         Ties::First => "first",
         Ties::LeastRecentlyUsed => "least_recently_used",
@@ -77,7 +87,7 @@ fn policy(config: &Config) -> String {
 }
 
 /// The prompts that a group is for.
-fn range(policy: &Policy, group: usize) -> String {
+pub(super) fn range(policy: &Policy, group: usize) -> String {
     let Policy::ReferenceBucket(buckets) = policy else { return "all prompts".to_owned() };
     let ranges = buckets.ranges();
     match ranges.get(group) {
@@ -105,9 +115,13 @@ fn group(out: &mut fmt::Formatter<'_>, group: &Group, range: &str) -> fmt::Resul
             write!(out, ", max_active_tokens {most}")?;
         }
         if let Some(tls) = &server.tls {
-            server_tls(out, tls)?;
+            write!(out, ", {}", server_tls(tls))?;
         }
-        out.write_str(if server.authorization.is_some() { ", a key of its own\n" } else { "\n" })?;
+        out.write_str(if server.authorization.is_some() { ", a key of its own" } else { "" })?;
+        out.write_str(if server.is_drained { ", drained\n" } else { "\n" })?;
+    }
+    if let Some(discover) = &group.discover {
+        writeln!(out, "  discovered: {}, every {}", discover.source, humantime::format_duration(discover.interval))?;
     }
     Ok(())
 }
@@ -120,24 +134,28 @@ fn tls(tls: &TlsListen) -> String {
     format!("{listen}, certificate {certificate} (valid until {until}), key {key}, min_version {}", files.min_version)
 }
 
-fn server_tls(out: &mut fmt::Formatter<'_>, tls: &ServerTls) -> fmt::Result {
+pub(super) fn server_tls(tls: &ServerTls) -> String {
     let files = tls.upstream.files();
-    write!(out, ", server_name {}", tls.name)?;
-    match &files.ca {
-        _ if files.insecure => out.write_str(", any certificate is taken (insecure)")?,
-        Some(ca) => write!(out, ", ca {}", ca.display())?,
-        None => out.write_str(", ca of the system")?,
-    }
-    match &files.identity {
-        Some((certificate, key)) => write!(out, ", certificate {}, key {}", certificate.display(), key.display()),
-        None => Ok(()),
-    }
+    let trusted = match &files.ca {
+        _ if files.insecure => "any certificate is taken (insecure)".to_owned(),
+        Some(ca) => format!("ca {}", ca.display()),
+        None => "ca of the system".to_owned(),
+    };
+    let identity = files.identity.as_ref().map_or_else(String::new, |(certificate, key)| {
+        format!(", certificate {}, key {}", certificate.display(), key.display())
+    });
+    format!("server_name {}, {trusted}{identity}", tls.name)
 }
 
 fn timeouts(limits: &Timeouts) -> String {
+    list(&named_timeouts(limits).map(|(name, limit)| format!("{name} {}", or_none(limit))))
+}
+
+/// Every time limit with its key.
+pub(super) fn named_timeouts(limits: &Timeouts) -> [(&'static str, Option<Duration>); 10] {
     let Timeouts { connect, request_header, request_body_idle, request_body, first_byte, .. } = *limits;
     let Timeouts { response_idle, client_write, total, client_keepalive, server_keepalive, .. } = *limits;
-    let named = [
+    [
         ("connect", Some(connect)),
         ("request_header", Some(request_header)),
         ("request_body_idle", Some(request_body_idle)),
@@ -148,8 +166,7 @@ fn timeouts(limits: &Timeouts) -> String {
         ("total", total),
         ("client_keepalive", Some(client_keepalive)),
         ("server_keepalive", Some(server_keepalive)),
-    ];
-    list(&named.map(|(name, limit)| format!("{name} {}", or_none(limit))))
+    ]
 }
 
 fn health(out: &mut fmt::Formatter<'_>, health: &Health) -> fmt::Result {
@@ -187,7 +204,7 @@ fn health(out: &mut fmt::Formatter<'_>, health: &Health) -> fmt::Result {
     writeln!(out, "health: probation max_in_flight {}, successes {}", probation.max_in_flight, probation.successes)
 }
 
-fn or_none(limit: Option<Duration>) -> String {
+pub(super) fn or_none(limit: Option<Duration>) -> String {
     limit.map_or_else(|| "none".to_owned(), |limit| humantime::format_duration(limit).to_string())
 }
 

@@ -14,6 +14,7 @@ use super::announce::announce;
 use super::hand_over::hand_over;
 use super::{Drain, LOOK_EVERY, Sockets};
 use crate::config::Shutdown;
+use crate::upstream::Live;
 
 /// After the sockets were handed over: how long both processes accept, so that connections go on being accepted while
 /// the successor comes up.
@@ -24,8 +25,8 @@ const OVERLAP: Duration = Duration::from_secs(1);
 pub struct Signals {
     /// Whom to tell, and what runs.
     pub drain: Arc<Drain>,
-    /// How long the steps may take.
-    pub limits: Shutdown,
+    /// Whose configuration says how long the steps may take, when they begin.
+    pub live: Arc<Live>,
     /// The listening sockets.
     pub sockets: Sockets,
     /// All addresses that this process will listen on.
@@ -93,6 +94,10 @@ impl ShutdownSignalWatch for Signals {
 }
 
 impl Signals {
+    fn limits(&self) -> Shutdown {
+        self.live.get().config.shutdown.clone()
+    }
+
     async fn until_the_end(&self, mut incoming: Incoming) {
         let mut announcing = pin!(self.announce_once_listening());
         let mut wish = None;
@@ -110,7 +115,7 @@ impl Signals {
                     return self.report_cut(self.drain.requests_running());
                 }
                 Wish::Stop => {
-                    let (delay, grace) = (self.limits.delay, self.limits.grace);
+                    let Shutdown { delay, grace } = self.limits();
                     log::info!("SIGTERM: not ready; new clients for {delay:?} yet, then {grace:?} for what runs");
                     self.drain.stop_being_ready();
                     return self.wind_down(delay, &mut incoming).await;
@@ -151,7 +156,7 @@ impl Signals {
         };
         match hand_over(sockets, &self.upgrade_sock).await {
             Ok(()) => {
-                log::info!("a successor has the sockets; finishing what runs here, for {:?}", self.limits.grace);
+                log::info!("a successor has the sockets; finishing what runs here, for {:?}", self.limits().grace);
                 true
             }
             Err(error) => {
@@ -170,7 +175,7 @@ impl Signals {
             if is_upgrade {
                 self.drain.close_admin();
             }
-            self.drain.finish(self.limits.grace).await
+            self.drain.finish(self.limits().grace).await
         };
         let cut = tokio::select! {
             cut = wind_down => cut,
@@ -184,7 +189,7 @@ impl Signals {
 
     fn report_cut(&self, requests: usize) {
         if requests > 0 {
-            log::warn!("stopped: {requests} running requests were cut off (shutdown.grace {:?})", self.limits.grace);
+            log::warn!("stopped: {requests} running requests were cut off (shutdown.grace {:?})", self.limits().grace);
         } else {
             log::info!("stopped: all requests were finished");
         }

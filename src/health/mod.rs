@@ -130,7 +130,7 @@ impl Health {
 }
 
 fn is_healthy(server: &Server) -> bool {
-    !server.standing().is_draining && server.health().lock().phase() == Phase::Healthy
+    !server.standing().is_draining() && server.health().lock().phase() == Phase::Healthy
 }
 
 fn group_of(server: &Server, in_force: &InForce) -> Option<Vec<Arc<Server>>> {

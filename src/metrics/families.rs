@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
-use super::labels::{AttemptLabels, GroupLabels, ReasonLabels, RedirectLabels, VersionLabels};
+use super::labels::{AttemptLabels, GroupLabels, ReasonLabels, RedirectLabels, ServerLabels, VersionLabels};
 use super::queue::QueueMetrics;
 use super::usage::{Roster, ServerName};
 use super::{AttemptResult, HealthMetrics, Metrics, RetryReason, Series, since_1970};
@@ -117,6 +117,12 @@ impl Metrics {
             redirects,
             redirects_in_all: Counter::default(),
             health,
+            draining: registered(
+                &mut registry,
+                "tidegate_server_draining",
+                "1 when the server gets nothing new because it is being drained, by hand or by configuration",
+                Family::default(),
+            ),
             queue: QueueMetrics::new(&mut registry),
             request_bytes: registered(
                 &mut registry,
@@ -165,7 +171,14 @@ impl Metrics {
             };
             roster.groups.iter().enumerate().map(counter).collect()
         };
+        let draining = |name: &ServerName| {
+            let labels = ServerLabels { group: Arc::clone(&name.group), server: Arc::clone(&name.server) };
+            self.draining.get_or_create_owned(&labels)
+        };
+        // A server that has left, or stands in another group, is not drained there any more.
+        self.draining.clear();
         self.series.store(Arc::new(Series {
+            draining: roster.servers.iter().map(|name| name.as_ref().map(draining)).collect(),
             attempts: roster.servers.iter().map(|name| name.as_ref().map(attempts)).collect(),
             redirects: roster.groups.iter().enumerate().map(redirects).collect(),
             time_to_first_byte: for_each_group(roster, &self.time_to_first_byte),

@@ -185,6 +185,12 @@ pub(super) struct AttemptLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ServerLabels {
+    pub(super) group: Arc<str>,
+    pub(super) server: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct RedirectLabels {
     pub(super) from: Arc<str>,
     pub(super) to: Arc<str>,

@@ -28,13 +28,16 @@ use arc_swap::ArcSwap;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 pub use exposition::Format;
 use families::SecondsByGroup;
 pub use health::HealthMetrics;
-use labels::{AttemptLabels, KeyLabels, KeyReasonLabels, ReasonLabels, RedirectLabels, RequestLabels, status_class};
+use labels::{
+    AttemptLabels, KeyLabels, KeyReasonLabels, ReasonLabels, RedirectLabels, RequestLabels, ServerLabels, status_class,
+};
 pub use labels::{AttemptResult, FinishedRequest, Outcome, QueueExit, RetryReason};
 use process::Process;
 use queue::QueueMetrics;
@@ -64,6 +67,7 @@ pub struct Metrics {
     redirects: Family<RedirectLabels, Counter>,
     redirects_in_all: Counter,
     health: HealthMetrics,
+    draining: Family<ServerLabels, Gauge>,
     queue: QueueMetrics,
     request_bytes: Counter,
     response_bytes: Counter,
@@ -80,6 +84,8 @@ struct Series {
     attempts: Vec<Option<[Counter; AttemptResult::ALL.len()]>>,
     /// By group of origin and destination. What is on the diagonal is never counted.
     redirects: Vec<Vec<Counter>>,
+    /// By server number.
+    draining: Vec<Option<Gauge>>,
     /// By group.
     time_to_first_byte: Vec<Histogram>,
     /// By group.
@@ -172,6 +178,13 @@ impl Metrics {
     #[must_use]
     pub fn health(&self) -> &HealthMetrics {
         &self.health
+    }
+
+    /// Says whether a server gets nothing new because somebody wants it empty.
+    pub fn server_draining(&self, server: usize, is_draining: bool) {
+        if let Some(Some(draining)) = self.series.load().draining.get(server) {
+            draining.set(is_draining.into());
+        }
     }
 
     /// Sums since the start.

@@ -31,16 +31,11 @@ impl Proxy {
         }
         ctx.attempts += 1;
         let lease = self.place(session, ctx).await?;
-        // A server that has just joined may be newer than this request's picture.
-        let server = match ctx.in_force.server(lease.server()) {
-            Some(server) => Arc::clone(server),
-            None => self
-                .live
-                .get()
-                .server(lease.server())
-                .cloned()
-                .ok_or_else(|| Error::explain(ErrorType::InternalError, "the chosen server is not known"))?,
-        };
+        // Not from this request's own picture: since that was taken the number may have become another server's. While
+        // the lease lives it stays what it is now.
+        let server = self.live.get().server(lease.server()).cloned();
+        let server =
+            server.ok_or_else(|| Error::explain(ErrorType::InternalError, "the chosen server is not known"))?;
         ctx.failover = self.failover(ctx, &lease);
         self.note_choice(ctx, &lease, &server);
         ctx.group = Some(lease.group());

@@ -1,11 +1,10 @@
-//! A client's connection: plain or TLS, HTTP/1.1 or HTTP/2, how long a request header may take, and how long an idle connection is
-//! kept.
+//! A client's connection: plain or TLS, HTTP/1.1 or HTTP/2, how long a request header may take, and how long an idle
+//! connection is kept.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
@@ -18,9 +17,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Proxy;
 use super::prefaced::Prefaced;
-use crate::config::{Timeouts, TlsListen};
+use crate::config::TlsListen;
 use crate::drain::Drain;
 use crate::tls::Listener;
+use crate::upstream::Live;
 
 /// What an HTTP/2 client sends first (RFC 9113, section 3.4).
 pub(super) const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -48,8 +48,8 @@ pub(super) fn header_has_come() {
 /// 24 bytes before it decides, without a limit, and short requests have fewer.
 pub struct ClientConnections {
     tls: Option<Tls>,
-    http1: Arc<Requests>,
-    http2: Arc<Requests>,
+    proxy: Arc<HttpProxy<Proxy>>,
+    live: Arc<Live>,
     drain: Arc<Drain>,
 }
 
@@ -62,10 +62,8 @@ impl std::fmt::Debug for ClientConnections {
 impl ClientConnections {
     /// Connections whose requests the proxy handles.
     #[must_use]
-    pub fn new(proxy: HttpProxy<Proxy>, timeouts: &Timeouts, drain: Arc<Drain>) -> Self {
-        let proxy = Arc::new(proxy);
-        let requests = |h2c| Arc::new(Requests::new(Arc::clone(&proxy), h2c, timeouts, Arc::clone(&drain)));
-        Self { tls: None, http1: requests(false), http2: requests(true), drain }
+    pub fn new(proxy: HttpProxy<Proxy>, live: Arc<Live>, drain: Arc<Drain>) -> Self {
+        Self { tls: None, proxy: Arc::new(proxy), live, drain }
     }
 
     /// With a TLS listener beside plain ones on the addresses `plain`.
@@ -130,13 +128,14 @@ impl ServerApp for ClientConnections {
     async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
         let _open = self.drain.connection();
         let accepted = Instant::now();
-        let greeted = timeout_at(accepted + self.http1.request_header, self.greet(stream));
+        let request_header = self.live.get().config.timeouts.request_header;
+        let greeted = timeout_at(accepted + request_header, self.greet(stream));
         let (stream, is_http2) = tokio::select! {
             biased;
             greeted = greeted => greeted.ok()??,
             () = self.drain.last_call_over() => return None,
         };
-        let requests = if is_http2 { &self.http2 } else { &self.http1 };
+        let requests = Arc::new(Requests::new(self, is_http2));
         ACCEPTED.scope(accepted, requests.process_new(stream, shutdown)).await
     }
 }
@@ -158,26 +157,29 @@ async fn speaks_http2(stream: &mut Stream) -> std::io::Result<bool> {
 struct Requests {
     proxy: Arc<HttpProxy<Proxy>>,
     options: HttpServerOptions,
-    request_header: Duration,
-    keepalive: Duration,
+    /// Asked at each request: a connection may outlive many configurations.
+    live: Arc<Live>,
     drain: Arc<Drain>,
 }
 
 impl Requests {
-    fn new(proxy: Arc<HttpProxy<Proxy>>, h2c: bool, timeouts: &Timeouts, drain: Arc<Drain>) -> Self {
+    fn new(connections: &ClientConnections, h2c: bool) -> Self {
+        let ClientConnections { proxy, live, drain, .. } = connections;
+        let (proxy, live, drain) = (Arc::clone(proxy), Arc::clone(live), Arc::clone(drain));
         let mut options = HttpServerOptions::default();
         options.h2c = h2c;
         options.keepalive_request_limit = Some(NEW_CONNECTION);
-        options.h2_idle_timeout = Some(timeouts.client_keepalive);
-        Self { proxy, options, request_header: timeouts.request_header, keepalive: timeouts.client_keepalive, drain }
+        options.h2_idle_timeout = Some(live.get().config.timeouts.client_keepalive);
+        Self { proxy, options, live, drain }
     }
 
     /// When the next request's header must have come.
     fn header_deadline(&self, session: &ServerSession) -> Instant {
+        let timeouts = &self.live.get().config.timeouts;
         let is_new = session.get_keepalive_reuses_remaining() == Some(NEW_CONNECTION);
         match ACCEPTED.try_with(|accepted| *accepted) {
-            Ok(accepted) if is_new => accepted + self.request_header,
-            _ => Instant::now() + self.keepalive + self.request_header,
+            Ok(accepted) if is_new => accepted + timeouts.request_header,
+            _ => Instant::now() + timeouts.client_keepalive + timeouts.request_header,
         }
     }
 }
@@ -194,7 +196,8 @@ impl HttpServerApp for Requests {
         }
         session.set_pipelining_enabled(true);
         if session.get_keepalive().is_some() {
-            session.set_keepalive(Some(self.keepalive.as_secs().max(1)));
+            let keepalive = self.live.get().config.timeouts.client_keepalive;
+            session.set_keepalive(Some(keepalive.as_secs().max(1)));
         }
         let deadline = self.header_deadline(&session);
         let serve = async {

@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{Proxy, RequestContext};
 use crate::balance::{Policy, Ties, Usage};
-use crate::config::{Config, Group, QueueLimits, Retry, Server, ServerLimits, Shutdown, Timeouts};
+use crate::config::{AdminAccess, Config, Group, QueueLimits, Retry, Server, ServerLimits, Shutdown, Timeouts};
 use crate::upstream::Live;
 
 /// The proxy with a fault: it panics when the server's answer arrives.
@@ -64,6 +64,7 @@ fn config(server: SocketAddr) -> Config {
         host: server.ip().to_string(),
         port: server.port(),
         authorization: None,
+        is_drained: false,
         limits: ServerLimits::default(),
         tls: None,
     };
@@ -72,7 +73,9 @@ fn config(server: SocketAddr) -> Config {
         listen: Vec::new(),
         tls: None,
         admin: None,
-        groups: vec![Group { name: "all".into(), servers: vec![server] }],
+        admin_access: AdminAccess::default(),
+        watch: false,
+        groups: vec![Group { name: "all".into(), servers: vec![server], discover: None }],
         policy: Policy::ReferencePlain,
         ties: Ties::First,
         max_body_bytes: 1 << 20,

@@ -12,20 +12,24 @@
 //!   Balancer, Metrics     <- told about every change
 //! ```
 
+mod membership;
 mod server;
 mod tls_failure;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+pub use membership::Found;
+use membership::Known;
 pub use server::{Server, Standing, Verdict};
 
 use crate::access::Access;
 use crate::balance::{Admission, Balancer, GroupMismatch, Topology, TopologyError};
-use crate::config::Config;
+use crate::config::{Config, Source};
 use crate::metrics::{Metrics, Roster};
 use crate::queue::Queue;
 
@@ -48,7 +52,7 @@ pub enum ApplyError {
 pub struct InForce {
     /// The configuration.
     pub config: Arc<Config>,
-    /// Counts the changes since the start, from 1.
+    /// Counts the configurations that were put in force, from 1. Servers that discovery finds do not count.
     pub generation: u64,
     /// Who may do what, and what runs and is used up under that.
     pub access: Access,
@@ -92,8 +96,8 @@ pub struct Live {
     metrics: Arc<Metrics>,
     queue: Arc<Queue>,
     in_force: ArcSwap<InForce>,
-    /// One change at a time.
-    changing: Mutex<()>,
+    /// One change at a time, and what discovery has found.
+    changing: Mutex<Found>,
 }
 
 impl Live {
@@ -102,31 +106,32 @@ impl Live {
     /// # Errors
     /// When it cannot be run.
     pub fn new(config: Config) -> Result<Self, ApplyError> {
-        let mut number = 0;
-        let mut servers = Vec::new();
+        let mut servers: Vec<Option<Arc<Server>>> = Vec::new();
         let mut groups = Vec::new();
-        for group in &config.groups {
-            groups.push((number..number + group.servers.len()).collect());
-            for server in &group.servers {
-                servers.push(Some(Arc::new(Server::new(number, server.clone())?)));
-                number += 1;
+        for members in membership::members(&config, &Found::new()) {
+            let mut numbers = Vec::new();
+            for server in members {
+                numbers.push(servers.len());
+                servers.push(Some(Arc::new(Server::new(servers.len(), server)?)));
             }
+            groups.push(numbers);
         }
         let access = Access::new(config.access.clone(), Instant::now());
         let in_force = InForce { config: Arc::new(config), generation: 1, access, groups, servers };
         let config = &in_force.config;
         let balancer = Arc::new(Balancer::new(in_force.topology()?, config.policy.clone(), config.ties)?);
-        for server in in_force.servers() {
-            balancer.set_admission(server.number(), server.admission());
-        }
         let metrics = Arc::new(Metrics::new(&in_force.roster()));
-        Ok(Self {
+        let live = Self {
             queue: Queue::new(&balancer, &metrics),
             balancer,
             metrics,
             in_force: ArcSwap::from_pointee(in_force),
-            changing: Mutex::new(()),
-        })
+            changing: Mutex::default(),
+        };
+        for server in live.get().servers() {
+            live.stand(server, |_| {});
+        }
+        Ok(live)
     }
 
     /// What is in force now.
@@ -159,54 +164,118 @@ impl Live {
     /// # Errors
     /// When it cannot be run. Then nothing has changed.
     pub fn apply(&self, config: Config) -> Result<Arc<InForce>, ApplyError> {
-        let _one_at_a_time = self.changing.lock();
+        self.apply_with(config, Found::new())
+    }
+
+    /// Like [`apply`](Self::apply), with what was found at sources that are new.
+    ///
+    /// # Errors
+    /// When it cannot be run. Then nothing has changed.
+    pub fn apply_with(&self, config: Config, new_found: Found) -> Result<Arc<InForce>, ApplyError> {
+        let mut changing = self.changing.lock();
+        let mut found = changing.clone();
+        found.extend(new_found);
+        found.retain(|source, _| config.sources().any(|discover| discover.source == *source));
+        let generation = self.get().generation + 1;
+        let in_force = self.put(Arc::new(config), generation, &found)?;
+        *changing = found;
+        Ok(in_force)
+    }
+
+    /// Takes over what discovery has found at a source, in place of what it had found there before. True when that
+    /// changes something. The configuration and its generation stay.
+    ///
+    /// # Errors
+    /// When it cannot be run. Then nothing has changed.
+    pub fn replace_discovered(&self, source: &Source, mut addresses: Vec<SocketAddr>) -> Result<bool, ApplyError> {
+        addresses.sort_unstable();
+        addresses.dedup();
+        let mut changing = self.changing.lock();
+        let in_force = self.get();
+        let is_wanted = in_force.config.sources().any(|discover| discover.source == *source);
+        if !is_wanted || changing.get(source) == Some(&addresses) {
+            return Ok(false);
+        }
+        let mut found = changing.clone();
+        found.insert(source.clone(), addresses);
+        self.put(Arc::clone(&in_force.config), in_force.generation, &found)?;
+        *changing = found;
+        Ok(true)
+    }
+
+    /// What discovery has found so far.
+    #[must_use]
+    pub fn discovered(&self) -> Found {
+        self.changing.lock().clone()
+    }
+
+    /// Makes a picture of a configuration and of what was found, and puts it in force. The caller holds `changing`.
+    fn put(&self, config: Arc<Config>, generation: u64, found: &Found) -> Result<Arc<InForce>, ApplyError> {
         let old = self.get();
+        let members = membership::members(&config, found);
         let joining = Verdict::Probation { max_in_flight: config.health.probation.max_in_flight };
-        let joining = Standing { verdict: joining, ..Standing::default() };
         let mut servers = old.servers.clone();
         let mut groups: Vec<Vec<usize>> = Vec::new();
-        let mut reserved = Vec::new();
-        for group in &config.groups {
+        // The numbers of servers that stay or come back are not for new ones.
+        let known = old.known();
+        let stay = members.iter().flatten().filter_map(|server| known.get(&server.authority()));
+        let mut reserved: Vec<usize> = stay.map(|known| known.number()).collect();
+        for members in members {
             let mut numbers = Vec::new();
-            for server in &group.servers {
-                let known = old.servers().find(|known| known.config().authority() == server.authority());
-                let server = match known {
-                    Some(known) => Arc::new(known.reconfigured(server.clone())?),
+            for config in members {
+                let server = match known.get(&config.authority()).copied() {
+                    Some(Known::Here(known)) => known.reconfigured(config)?,
+                    Some(Known::Left(number)) => {
+                        self.balancer.set_admission(number, Admission::closed());
+                        Server::joining(number, config, joining)?
+                    }
                     None => {
                         let number = self.balancer.add_server(Admission::closed(), &reserved);
-                        Arc::new(Server::joining(number, server.clone(), joining)?)
+                        Server::joining(number, config, joining)?
                     }
                 };
                 let number = server.number();
                 reserved.push(number);
                 numbers.push(number);
                 servers.resize(servers.len().max(number + 1), None);
-                servers[number] = Some(server);
+                servers[number] = Some(Arc::new(server));
             }
             groups.push(numbers);
         }
         let (policy, ties) = (config.policy.clone(), config.ties);
         let access = old.access.successor(config.access.clone(), Instant::now());
-        let (config, generation) = (Arc::new(config), old.generation + 1);
         let new = Arc::new(InForce { config, generation, access, groups, servers });
         let topology = new.topology()?;
         // Names first, then the servers themselves, then the balancer: whoever is given a server finds it.
         self.metrics.follow(&new.roster());
         self.in_force.store(Arc::clone(&new));
-        self.balancer.reconfigure(topology, policy, ties).inspect_err(|_| {
+        let reconfigured = self.balancer.reconfigure(topology, policy, ties).inspect_err(|_| {
             self.metrics.follow(&old.roster());
             self.in_force.store(Arc::clone(&old));
-        })?;
-        for server in new.servers() {
-            self.balancer.set_admission(server.number(), server.admission());
+        });
+        for server in self.get().servers() {
+            self.stand(server, |standing| {
+                standing.is_drained_by_configuration = server.config().is_drained;
+            });
         }
+        reconfigured?;
         Ok(new)
     }
 
-    /// Changes how a server stands, and tells the balancer.
+    /// Changes how a server stands, and tells the balancer. Also what has changed its configuration since is told; one
+    /// that has left is not known to the balancer any more.
     pub fn change_standing(&self, server: &Server, change: impl FnOnce(&mut Standing)) -> Standing {
+        let _one_at_a_time = self.changing.lock();
+        self.stand(server, change)
+    }
+
+    fn stand(&self, server: &Server, change: impl FnOnce(&mut Standing)) -> Standing {
         let standing = server.change_standing(change);
-        self.balancer.set_admission(server.number(), server.admission());
+        // The number may be another server's by now, or this an older picture with other limits.
+        if let Some(current) = self.get().server(server.number()).filter(|current| current.is(server)) {
+            self.balancer.set_admission(server.number(), current.admission());
+            self.metrics.server_draining(server.number(), standing.is_draining());
+        }
         standing
     }
 }

@@ -37,18 +37,21 @@ pub struct Server {
     host_header: HeaderValue,
     /// The address when the host is an IP literal.
     literal: Option<SocketAddr>,
-    resolved: Mutex<Resolved>,
-    standing: Mutex<Standing>,
-    /// What is known of its health; shared by all that this server is reconfigured to.
+    /// Shared, as are the three below, with what this server was before its configuration changed.
+    resolved: Arc<Mutex<Resolved>>,
+    standing: Arc<Mutex<Standing>>,
+    /// What is known of its health.
     health: Arc<Mutex<Record>>,
-    tls_failure: Mutex<LastFailure>,
+    tls_failure: Arc<Mutex<LastFailure>>,
 }
 
 /// Why a server may be given requests, or not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Whether an operator wants it empty.
-    pub is_draining: bool,
+    /// Whether an operator wants it empty, by hand (`POST /drain`).
+    pub is_drained_by_hand: bool,
+    /// Whether the configuration wants it empty (`drain: true`).
+    pub is_drained_by_configuration: bool,
     /// What health checks and its answers say.
     pub verdict: Verdict,
 }
@@ -69,10 +72,22 @@ pub enum Verdict {
 }
 
 impl Standing {
+    /// How a server stands that has just been configured.
+    #[must_use]
+    pub fn of(config: &config::Server) -> Self {
+        Self { is_drained_by_configuration: config.is_drained, ..Self::default() }
+    }
+
+    /// Whether it is to get nothing new, and what runs on it may end in peace.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.is_drained_by_hand || self.is_drained_by_configuration
+    }
+
     /// Whether it may be given anything.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        !self.is_draining && self.verdict != Verdict::Out
+        !self.is_draining() && self.verdict != Verdict::Out
     }
 }
 
@@ -90,16 +105,17 @@ impl Server {
         let host_header = HeaderValue::try_from(config.authority())
             .map_err(|error| Error::because(ErrorType::InternalError, "server host", error))?;
         let literal = config.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, config.port));
+        let standing = Arc::new(Mutex::new(Standing::of(&config)));
         let health = Arc::new(Mutex::new(Record::new(Phase::Healthy, Cause::Started, std::time::Instant::now())));
         Ok(Self {
             number,
             config,
             host_header,
             literal,
-            resolved: Mutex::default(),
-            standing: Mutex::default(),
+            resolved: Arc::default(),
+            standing,
             health,
-            tls_failure: Mutex::default(),
+            tls_failure: Arc::default(),
         })
     }
 
@@ -107,9 +123,9 @@ impl Server {
     ///
     /// # Errors
     /// When the host is no legal header value.
-    pub fn joining(number: usize, config: config::Server, standing: Standing) -> Result<Self> {
+    pub fn joining(number: usize, config: config::Server, verdict: Verdict) -> Result<Self> {
         let mut server = Self::new(number, config)?;
-        server.standing = Mutex::new(standing);
+        server.change_standing(|standing| standing.verdict = verdict);
         server.health = Arc::new(Mutex::new(Record::new(Phase::Probation, Cause::Joined, std::time::Instant::now())));
         Ok(server)
     }
@@ -133,8 +149,10 @@ impl Server {
     /// When the host is no legal header value.
     pub fn reconfigured(&self, config: config::Server) -> Result<Self> {
         let mut server = Self::new(self.number, config)?;
-        server.standing = Mutex::new(self.standing());
+        server.standing = Arc::clone(&self.standing);
         server.health = Arc::clone(&self.health);
+        server.resolved = Arc::clone(&self.resolved);
+        server.tls_failure = Arc::clone(&self.tls_failure);
         Ok(server)
     }
 
@@ -160,6 +178,11 @@ impl Server {
     #[must_use]
     pub fn standing(&self) -> Standing {
         *self.standing.lock()
+    }
+
+    /// Whether this is the same server, if perhaps under another configuration: not one that got its number later.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.standing, &other.standing)
     }
 
     /// What the balancer may give it: as it stands, and within its configured limits.

@@ -1,12 +1,16 @@
 //! Changes of what is in force, while requests run.
 
+use std::time::Duration;
+
 use pingora::server::configuration::ServerConf;
 
 use super::*;
 use crate::balance::{Bucket, Buckets, Placement, Policy, RedirectTuning, Ties, Tried, Unavailable};
-use crate::config::{Group, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts};
+use crate::config::{AdminAccess, Discover, Group, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts};
 use crate::prompt::Demand;
 
+/// How a server comes that joins.
+const PROBATION: Verdict = Verdict::Probation { max_in_flight: 4 };
 const SHORT: Demand = Demand::of_bytes(400);
 
 fn config(groups: &[(&str, &[u16])]) -> Config {
@@ -15,6 +19,7 @@ fn config(groups: &[(&str, &[u16])]) -> Config {
         host: "127.0.0.1".to_owned(),
         port: *port,
         authorization: None,
+        is_drained: false,
         limits: ServerLimits::default(),
         tls: None,
     };
@@ -23,8 +28,14 @@ fn config(groups: &[(&str, &[u16])]) -> Config {
         listen: Vec::new(),
         tls: None,
         admin: None,
+        admin_access: AdminAccess::default(),
+        watch: false,
         groups: (groups.iter())
-            .map(|(name, ports)| Group { name: (*name).to_owned(), servers: ports.iter().map(server).collect() })
+            .map(|(name, ports)| Group {
+                name: (*name).to_owned(),
+                servers: ports.iter().map(server).collect(),
+                discover: None,
+            })
             .collect(),
         policy: Policy::ReferenceBucket(Buckets::new(ranges.collect(), RedirectTuning::default()).unwrap()),
         ties: Ties::First,
@@ -78,7 +89,7 @@ fn a_server_that_goes_gets_nothing_new_and_is_still_known_to_what_runs_on_it() {
 fn a_drained_server_stays_drained_through_a_change() {
     let live = Live::new(config(&[("short", &[1]), ("long", &[2])])).unwrap();
     let server = Arc::clone(live.get().server(number_of(&live, 1)).unwrap());
-    live.change_standing(&server, |standing| standing.is_draining = true);
+    live.change_standing(&server, |standing| standing.is_drained_by_hand = true);
     live.apply(config(&[("short", &[1]), ("long", &[2, 3])])).unwrap();
     let lease = live.balancer().acquire(&SHORT, &Tried::default()).unwrap();
     assert_eq!(lease.placement(), Placement::Redirected, "a group without a live server attracts nobody");
@@ -91,7 +102,7 @@ fn a_server_that_joins_is_on_probation_and_one_that_was_there_is_not() {
     let in_force = live.apply(config(&[("short", &[1, 3]), ("long", &[2])])).unwrap();
     let verdict = |port| in_force.server(number_of(&live, port)).unwrap().standing().verdict;
     assert_eq!((verdict(1), verdict(2)), (Verdict::Healthy, Verdict::Healthy));
-    assert_eq!(verdict(3), Verdict::Probation { max_in_flight: 4 });
+    assert_eq!(verdict(3), PROBATION);
     let admission = live.balancer().snapshot().admissions[number_of(&live, 3)];
     assert_eq!(admission.max_in_flight, Some(4), "the balancer knows");
 }
@@ -122,4 +133,109 @@ fn what_cannot_be_run_changes_nothing() {
     assert!(matches!(live.apply(wrong), Err(ApplyError::GroupMismatch(_))));
     assert_eq!(ports(&live.get()), [[1], [2]]);
     assert_eq!(live.get().generation, 1);
+}
+
+/// A configuration whose first group also has servers from a file.
+fn with_source(groups: &[(&str, &[u16])]) -> (Config, Source) {
+    let source = Source::File("servers".into());
+    let mut config = config(groups);
+    config.groups[0].discover =
+        Some(Discover { source: source.clone(), interval: Duration::from_secs(1), limits: ServerLimits::default() });
+    (config, source)
+}
+
+fn addresses(ports: &[u16]) -> Vec<SocketAddr> {
+    ports.iter().map(|port| SocketAddr::from(([127, 0, 0, 1], *port))).collect()
+}
+
+#[test]
+fn discovered_servers_follow_the_listed_ones_in_the_order_of_their_addresses() {
+    let (config, source) = with_source(&[("short", &[9]), ("long", &[2])]);
+    let live = Live::new(config).unwrap();
+    assert!(live.replace_discovered(&source, addresses(&[8, 1, 9, 2, 8])).unwrap());
+    assert_eq!(ports(&live.get()), [vec![9, 1, 8], vec![2]], "and nobody is taken twice");
+    assert_eq!(live.get().generation, 1, "the configuration is the same");
+    assert!(!live.replace_discovered(&source, addresses(&[1, 2, 8, 9])).unwrap(), "nothing is new");
+    assert!(live.replace_discovered(&source, Vec::new()).unwrap());
+    assert_eq!(ports(&live.get()), [[9], [2]]);
+}
+
+#[test]
+fn what_was_discovered_stays_through_a_reload_that_keeps_its_source_and_only_then() {
+    let (first, source) = with_source(&[("short", &[]), ("long", &[2])]);
+    let live = Live::new(first).unwrap();
+    live.replace_discovered(&source, addresses(&[7])).unwrap();
+    let lease = live.balancer().acquire(&SHORT, &Tried::default()).unwrap();
+    live.apply(with_source(&[("short", &[3]), ("long", &[2])]).0).unwrap();
+    assert_eq!(ports(&live.get()), [vec![3, 7], vec![2]]);
+    assert_eq!(number_of(&live, 7), lease.server());
+    live.apply(config(&[("short", &[3]), ("long", &[2])])).unwrap();
+    assert_eq!(ports(&live.get()), [[3], [2]]);
+    assert!(!live.replace_discovered(&source, addresses(&[8])).unwrap(), "nobody wants it any more");
+}
+
+#[test]
+fn a_configuration_comes_into_force_with_what_its_new_sources_have() {
+    let live = Live::new(config(&[("short", &[1]), ("long", &[2])])).unwrap();
+    let (next, source) = with_source(&[("short", &[]), ("long", &[2])]);
+    live.apply_with(next, Found::from([(source, addresses(&[5]))])).unwrap();
+    assert_eq!(ports(&live.get()), [[5], [2]]);
+}
+
+#[test]
+fn a_server_that_returns_has_its_load_and_a_fresh_standing() {
+    let both = || config(&[("short", &[1]), ("long", &[2])]);
+    let live = Live::new(both()).unwrap();
+    let lease = live.balancer().acquire(&SHORT, &Tried::default()).unwrap();
+    let server = Arc::clone(live.get().server(lease.server()).unwrap());
+    live.change_standing(&server, |standing| standing.verdict = Verdict::Out);
+    live.apply(config(&[("short", &[3]), ("long", &[2])])).unwrap();
+    assert_eq!(live.get().left().map(|server| server.number()).collect::<Vec<_>>(), [lease.server()]);
+    live.apply(both()).unwrap();
+    assert_eq!(number_of(&live, 1), lease.server());
+    assert_eq!(live.balancer().snapshot().groups[0].in_flight, 1);
+    let joined = Standing { verdict: PROBATION, ..Standing::default() };
+    assert_eq!(live.get().server(lease.server()).unwrap().standing(), joined);
+    assert!(live.balancer().snapshot().admissions[lease.server()].is_open);
+}
+
+#[test]
+fn a_verdict_on_a_server_that_has_left_does_not_fall_on_the_one_that_got_its_number() {
+    let live = Live::new(config(&[("short", &[1]), ("long", &[2])])).unwrap();
+    let old = Arc::clone(live.get().server(number_of(&live, 1)).unwrap());
+    live.apply(config(&[("short", &[3]), ("long", &[2])])).unwrap();
+    live.apply(config(&[("short", &[4]), ("long", &[2])])).unwrap();
+    assert_eq!(number_of(&live, 4), old.number(), "the number is given again");
+    live.change_standing(&old, |standing| standing.verdict = Verdict::Out);
+    assert!(live.balancer().snapshot().admissions[old.number()].is_open);
+    assert_eq!(live.get().server(old.number()).unwrap().standing().verdict, PROBATION);
+}
+
+#[test]
+fn a_verdict_on_an_older_picture_of_a_server_reaches_the_newest() {
+    let live = Live::new(config(&[("short", &[1]), ("long", &[2])])).unwrap();
+    let old = Arc::clone(live.get().server(number_of(&live, 1)).unwrap());
+    live.apply(config(&[("short", &[1, 3]), ("long", &[2])])).unwrap();
+    live.change_standing(&old, |standing| standing.verdict = Verdict::Out);
+    assert_eq!(live.get().server(old.number()).unwrap().standing().verdict, Verdict::Out);
+    assert!(!live.balancer().snapshot().admissions[old.number()].is_open);
+}
+
+#[test]
+fn the_configuration_and_the_hand_drain_a_server_independently() {
+    let drained = |is_drained| {
+        let mut config = config(&[("short", &[1]), ("long", &[2])]);
+        config.groups[0].servers[0].is_drained = is_drained;
+        config
+    };
+    let live = Live::new(drained(true)).unwrap();
+    let is_open = || live.balancer().snapshot().admissions[0].is_open;
+    assert!(!is_open());
+    live.change_standing(&Arc::clone(live.get().server(0).unwrap()), |standing| standing.is_drained_by_hand = true);
+    live.apply(drained(false)).unwrap();
+    assert!(!is_open(), "the hand still holds it");
+    live.change_standing(&Arc::clone(live.get().server(0).unwrap()), |standing| standing.is_drained_by_hand = false);
+    assert!(is_open());
+    live.apply(drained(true)).unwrap();
+    assert!(!is_open());
 }

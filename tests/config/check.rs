@@ -25,7 +25,8 @@ fn every_shipped_file_is_right() {
 /// A file in which every value differs from the default.
 const FULL: &str = "\
 listen: [127.0.0.1:7000, '[::1]:7000']
-admin: {listen: none}
+admin: {listen: none, token: sk-admin, protect_reads: true}
+watch: true
 groups:
   - name: short
     up_to_tokens: 1000
@@ -35,7 +36,8 @@ groups:
     servers: [http://10.0.0.3:8100/]
   - name: long
     up_to_tokens: 3000
-    servers: [10.0.0.4:8100]
+    discover: {dns: long.svc:8100, interval: 3s}
+    servers: [{address: 10.0.0.4:8100, drain: true}]
 policy: {sensitivity: 2, affinity_strength: 0.5, redirect_threshold: 0.25, neighbours: all, ties: first}
 limits: {max_body_size: 1MiB, max_header_size: 32KiB, max_headers: 64, max_uri_size: 8KiB, max_concurrent_per_client: 9}
 timeouts:
@@ -75,6 +77,8 @@ FILE: ok
 listen: 127.0.0.1:7000, [::1]:7000
 tls: none
 admin: none
+admin access: a token for everything but /healthz and /readyz
+watch: the file is watched
 policy: reference_bucket, sensitivity 2, affinity_strength 0.5, redirect_threshold 0.25, neighbours all, ties first
 group short: prompts from 0 to below 1000 tokens
   gpu-1:8100
@@ -82,7 +86,8 @@ group short: prompts from 0 to below 1000 tokens
 group middle: prompts from 1000 to below 2000 tokens
   10.0.0.3:8100
 group long: prompts from 2000 tokens, planned up to 3000
-  10.0.0.4:8100
+  10.0.0.4:8100, drained
+  discovered: dns long.svc:8100, every 3s
 limits: max_body_size 1.0 MiB, max_header_size 32.0 KiB, max_headers 64, max_uri_size 8.0 KiB, \
 max_concurrent_per_client 9
 timeouts: connect 1s, request_header 2s, request_body_idle 3s, request_body 4s, first_byte 5s, response_idle none, \

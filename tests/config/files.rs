@@ -68,8 +68,8 @@ FILE:9: timeouts.conect: unknown key, did you mean connect?"
     assert_eq!(
         problems_of(format!("{GOOD}weather: {{}}\n")),
         "\
-FILE:9: weather: unknown key, expected one of: listen, tls, admin, groups, policy, limits, timeouts, retry, health, \
-queue, headers, upstream, access, forwarded, cors, shutdown, pingora"
+FILE:9: weather: unknown key, expected one of: listen, tls, admin, watch, groups, policy, limits, timeouts, retry, \
+health, queue, headers, upstream, access, forwarded, cors, shutdown, pingora"
     );
 }
 

@@ -172,6 +172,7 @@ fn server(address: &Value) -> Server {
         host: text(&address[0]).to_owned(),
         port,
         authorization: None,
+        is_drained: false,
         limits: ServerLimits::default(),
         tls: None,
     }

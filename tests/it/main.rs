@@ -17,6 +17,8 @@ mod captures; // replays of what a real vLLM put on the wire
 mod chaos; // everything at once
 mod corners; // early and interim answers, bytes at odd moments
 mod counted; // what the metrics say of requests
+mod discovery; // servers that come and go
+mod drain; // servers that are to run empty
 mod edges; // what browsers and servers are told: CORS, forwarded headers
 mod engine; // what real servers do when their engine hangs, dies or shuts down
 mod estimate; // how much a request counts
@@ -27,6 +29,7 @@ mod layering; // which part of the source may know which
 mod limits; // time limits and slow clients
 mod memory; // memory in use
 mod release; // how a request ends, and that its load ends with it
+mod reload; // the configuration changes while requests run
 mod retry; // what is tried again, where, and how often
 mod saturation; // more connections than files may be open, more data than a client reads
 mod security; // requests with an ambiguous end, bodies that look like requests

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use crate::support::*;
 
 const CHAT: &str = "/v1/chat/completions";
-const OPEN_FILES: u32 = 64;
+const OPEN_FILES: u32 = 96;
 const MIB: usize = 1_048_576;
 
 /// Opens idle connections until Tidegate cannot open one more file; the first is surely served.

@@ -262,3 +262,21 @@ async fn the_status_says_what_is_in_force_and_holds_no_key() {
     let line = key.lines().nth(1).unwrap();
     assert!(!tls.to_string().contains(line) && !secured.tidegate.stderr().contains(line));
 }
+
+#[tokio::test]
+async fn a_reload_leaves_the_listener_as_it_is_and_says_what_needs_a_restart() {
+    let server = Backend::start(echo()).await;
+    let secured = Secured::start_with(Setup::one_group([&server]), "min_version: \"1.2\"").await;
+    let text = std::fs::read_to_string(secured.tidegate.configuration()).unwrap();
+    secured.tidegate.write_text(&text.replace("\"1.2\"", "\"1.3\""));
+    let reloaded = secured.tidegate.admin_post("/reload", "").await.json();
+    assert_eq!(reloaded["needs_restart"], serde_json::json!(["tls.min_version: 1.2 -> 1.3"]));
+    let client = || secured.authority.client_of_versions(&[], &[&TLS12]);
+    let shown = async || secured.handshake(client()).await.map(|(_, shown)| shown);
+    assert_eq!(shown().await, Some(secured.pair.der().to_vec()));
+
+    let other = secured.authority.issue("other", &[&secured.tls.ip().to_string()]);
+    std::fs::copy(&other.key, &secured.pair.key).unwrap();
+    std::fs::copy(&other.certificate, &secured.pair.certificate).unwrap();
+    until("the new certificate is shown", async || shown().await == Some(other.der().to_vec())).await;
+}

@@ -197,3 +197,40 @@ async fn plain_servers_do_not_need_the_certificates_of_the_system() {
     assert_eq!(tidegate.exchange(&post(COMPLETIONS, b"{}")).await.status(), 200);
     assert_eq!(tidegate.exchange(&get("/v1/models")).await.status(), 200);
 }
+
+#[tokio::test]
+async fn a_reload_brings_a_server_over_tls_and_takes_it_back() {
+    let server = Backend::start(echo()).await;
+    let authority = Authority::new();
+    let relay = secured(&server, &authority, None).await;
+    let keys = format!("{}, server_name: vllm.test", ca(&authority));
+    let plain = Setup::one_group([&server]);
+    let tidegate = Tidegate::start(&plain).await;
+    tidegate.reload(&Setup::one_group([relay.server(&keys)])).await;
+    assert_eq!(tidegate.exchange(&post(COMPLETIONS, b"{}")).await.status(), 200);
+    assert_eq!(server.received()[0].head.get("host"), Some(relay.address.to_string().as_str()));
+
+    let renamed = tidegate.reload(&Setup::one_group([relay.server(&keys.replace("vllm.test", "other.test"))])).await;
+    let changes = renamed["changes"].to_string();
+    assert!(
+        changes.contains("tls: server_name vllm.test") && changes.contains("-> server_name other.test"),
+        "{changes}"
+    );
+    assert_refusal(&tidegate.exchange(&post(COMPLETIONS, b"{}")).await, 502);
+    tidegate.reload(&plain).await;
+    assert_eq!(tidegate.exchange(&post(COMPLETIONS, b"{}")).await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_reload_that_would_need_the_authorities_of_the_system_for_the_first_time_is_refused() {
+    let server = Backend::start(echo()).await;
+    let authority = Authority::new();
+    let plain = Setup::one_group([&server]);
+    let store = authority.file().display().to_string();
+    let tidegate = Tidegate::start_with_environment(&plain, "SSL_CERT_FILE", &store).await;
+    tidegate.write(&Setup::one_group(["\"https://127.0.0.1:1\"".to_owned()]));
+    let response = tidegate.admin_post("/reload", "").await;
+    assert_eq!(response.status(), 400, "{}", response.text());
+    assert!(response.text().contains("upstream.tls.ca"), "{}", response.text());
+    assert_eq!(tidegate.exchange(&post(COMPLETIONS, b"{}")).await.status(), 200);
+}

@@ -150,3 +150,31 @@ async fn waiting_ends_with_the_time_of_the_whole_request() {
     assert_eq!(first.response().await.status(), 504);
     tidegate.idle().await;
 }
+
+#[tokio::test]
+async fn a_limit_that_a_reload_raises_lets_in_what_waits() {
+    let gate = Gate::closed();
+    let server = Backend::start(hold(&gate, json_response(200, "{}"))).await;
+    let tidegate = Tidegate::start(&one_place(&server)).await;
+    let mut first = tidegate.begin(&post(CHAT, &body_of(100))).await;
+    server.requests(1).await;
+    let mut second = tidegate.begin(&post(CHAT, &body_of(101))).await;
+    until("it waits", async || tidegate.metric("tidegate_queue_requests", &[]).await == 1.0).await;
+    tidegate.reload(&one_place(&server).section("queue", "{ server_max_in_flight: 2 }")).await;
+    server.requests(2).await;
+    gate.open();
+    assert_eq!((first.response().await.status(), second.response().await.status()), (200, 200));
+    tidegate.idle().await;
+}
+
+#[tokio::test]
+async fn what_waits_for_a_drained_server_is_served_when_it_comes_back() {
+    let server = Backend::start(reply(json_response(200, "{}"))).await;
+    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+    let page = |word: &str| format!("/{word}?server={}", server.name());
+    assert_eq!(tidegate.admin_post(&page("drain"), "").await.status(), 200);
+    let mut client = tidegate.begin(&post(CHAT, &body_of(100))).await;
+    until("it waits", async || tidegate.metric("tidegate_queue_requests", &[]).await == 1.0).await;
+    assert_eq!(tidegate.admin_post(&page("undrain"), "").await.status(), 200);
+    assert_eq!(client.response().await.status(), 200);
+}

@@ -72,11 +72,11 @@ impl Rig {
         };
         let config = config::load(None, &flags, &|_| None).expect("the flags are right").config;
         let live = Arc::new(Live::new(config).expect("the configuration can be run"));
-        let (balancer, timeouts) = (Arc::clone(live.balancer()), live.get().config.timeouts.clone());
+        let balancer = Arc::clone(live.balancer());
         let drain = Arc::new(Drain::default());
         let health = Arc::new(Health::new(Arc::clone(&live)));
-        let proxy = http_proxy(&Arc::default(), Proxy::new(live, health, Arc::clone(&drain)));
-        let clients = ClientConnections::new(proxy, &timeouts, drain);
+        let proxy = http_proxy(&Arc::default(), Proxy::new(Arc::clone(&live), health, Arc::clone(&drain)));
+        let clients = ClientConnections::new(proxy, live, drain);
         Self { runtime, clients: Arc::new(clients), balancer, server, shutdown: watch::channel(false) }
     }
 

@@ -49,13 +49,22 @@ impl Tidegate {
         Self::start_in(address, admin, setup, &[]).await
     }
 
+    /// Starts the program with a configuration as text, and waits until it accepts connections.
+    pub(crate) async fn start_with(address: SocketAddr, admin: SocketAddr, yaml: &str) -> Self {
+        Self::start_program(address, admin, yaml, program()).await
+    }
+
     async fn start_in(address: SocketAddr, admin: SocketAddr, setup: &Setup, environment: &[(&str, &str)]) -> Self {
+        let mut program = setup.program();
+        program.envs(environment.iter().copied()).envs(setup.log_level().map(|level| ("RUST_LOG", level)));
+        Self::start_program(address, admin, &setup.yaml(address, admin), program).await
+    }
+
+    async fn start_program(address: SocketAddr, admin: SocketAddr, yaml: &str, program: Command) -> Self {
         let directory = Arc::new(tempfile::tempdir().expect("a temporary directory can be made"));
-        std::fs::write(directory.path().join(CONFIG), setup.yaml(address, admin)).expect("the directory is writable");
+        std::fs::write(directory.path().join(CONFIG), yaml).expect("the directory is writable");
         let log = "stderr".to_owned();
-        let mut program = command(setup.program(), directory.path(), &log);
-        program.envs(setup.log_level().map(|level| ("RUST_LOG", level)));
-        let child = program.envs(environment.iter().copied()).spawn().expect("the program can be run");
+        let child = command(program, directory.path(), &log).spawn().expect("the program can be run");
         let mut tidegate = Self { address, admin, child, directory, log };
         until("Tidegate accepts connections", async || {
             if let Some(status) = tidegate.child.try_wait().expect("a child can be waited for") {
@@ -65,6 +74,45 @@ impl Tidegate {
         })
         .await;
         tidegate
+    }
+
+    /// The configuration file.
+    pub(crate) fn configuration(&self) -> std::path::PathBuf {
+        self.file(CONFIG)
+    }
+
+    /// Replaces the configuration file, as a whole.
+    pub(crate) fn write(&self, setup: &Setup) {
+        self.write_text(&setup.yaml(self.address, self.admin));
+    }
+
+    /// Replaces the configuration file by a text.
+    pub(crate) fn write_text(&self, text: &str) {
+        let new = self.file("new.yaml");
+        std::fs::write(&new, text).expect("the directory is writable");
+        std::fs::rename(new, self.configuration()).expect("the directory is writable");
+    }
+
+    /// Sends a POST to the admin listener; `fields` are whole header lines.
+    pub(crate) async fn admin_post(&self, path: &str, fields: &str) -> Response {
+        let request = format!("POST {path} HTTP/1.1\r\nHost: admin\r\n{fields}Content-Length: 0\r\n\r\n");
+        Client::connect(self.admin).await.exchange(request.as_bytes()).await
+    }
+
+    /// Replaces the configuration and has it put in force.
+    pub(crate) async fn reload(&self, setup: &Setup) -> serde_json::Value {
+        self.write(setup);
+        let response = self.admin_post("/reload", "").await;
+        assert_eq!(response.status(), 200, "{}", response.text());
+        response.json()
+    }
+
+    /// Waits until a configuration is in force.
+    pub(crate) async fn generation(&self, generation: u64) {
+        until(&format!("configuration {generation} is in force"), async || {
+            self.status().await["config_generation"] == generation
+        })
+        .await;
     }
 
     /// Starts a second process that waits for the sockets of this one.
