@@ -12,9 +12,10 @@ use pingora::{Error, ErrorType, Result};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::context::RequestContext;
+use super::follow::Followed;
 use super::reject::{Reject, json_response};
 use super::silence::Silence;
-use super::{Proxy, downstream, framing, guard, models, request};
+use super::{Proxy, connection, downstream, framing, guard, models, request};
 use crate::config::Config;
 use crate::prompt::{self, Demand, Endpoint};
 
@@ -35,6 +36,10 @@ impl Proxy {
             session.set_keepalive(None);
         }
 
+        let followed = connection::followed();
+        if let Some(followed) = &followed {
+            followed.next_request();
+        }
         let raw = session.as_http1().map(ServerSessionV1::get_headers_raw_bytes).unwrap_or_default();
         if let Some(reject) = framing::fault(session.req_header(), &raw) {
             return self.refuse_body(session, ctx, reject).await;
@@ -55,7 +60,15 @@ impl Proxy {
         if request::expects_continue(session.req_header()) {
             session.write_continue_response().await.map_err(Error::into_down)?;
         }
-        let body = match read_body(session, ctx.config()).await? {
+        let read = read_body(session, ctx.config()).await;
+        if followed.as_ref().is_some_and(Followed::has_fault) {
+            return self.refuse_body(session, ctx, Reject::BadBody).await;
+        }
+        let body = match read? {
+            // Where Pingora sees the end of a body, and strict reading does not, it is in doubt.
+            Ok(_) if followed.is_some_and(|followed| !followed.is_over()) => {
+                return self.refuse_body(session, ctx, Reject::BadBody).await;
+            }
             Ok(body) => body,
             Err(reject) => return self.refuse_body(session, ctx, reject).await,
         };

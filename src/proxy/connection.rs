@@ -16,7 +16,8 @@ use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Proxy;
-use super::prefaced::Prefaced;
+use super::client_stream::ClientStream;
+use super::follow::Followed;
 use crate::config::TlsListen;
 use crate::drain::Drain;
 use crate::tls::Listener;
@@ -34,6 +35,14 @@ tokio::task_local! {
     static ACCEPTED: Instant;
     /// Whether the header of the request that this connection waits for has been read.
     static HEADER_HAS_COME: Cell<bool>;
+    /// The requests on this HTTP/1 connection.
+    static FOLLOWED: Followed;
+}
+
+/// The requests on the HTTP/1 connection of this task.
+pub(super) fn followed() -> Option<Followed> {
+    // HTTP/2 streams, and tests, have none.
+    FOLLOWED.try_with(Followed::clone).ok()
 }
 
 /// Pingora has read a request header on this task's connection.
@@ -80,7 +89,7 @@ impl ClientConnections {
             _ => stream,
         };
         match stream.selected_alpn_proto() {
-            Some(ALPN::H2) => Some((Box::new(Prefaced::read(stream).await.ok()?), true)),
+            Some(ALPN::H2) => Some((Box::new(ClientStream::http2(stream).await.ok()?), true)),
             Some(_) => Some((stream, false)),
             None => {
                 let is_http2 = speaks_http2(&mut stream).await.ok()?;
@@ -136,7 +145,12 @@ impl ServerApp for ClientConnections {
             () = self.drain.last_call_over() => return None,
         };
         let requests = Arc::new(Requests::new(self, is_http2));
-        ACCEPTED.scope(accepted, requests.process_new(stream, shutdown)).await
+        if is_http2 {
+            return ACCEPTED.scope(accepted, requests.process_new(stream, shutdown)).await;
+        }
+        let followed = Followed::default();
+        let stream = Box::new(ClientStream::http1(stream, followed.clone()));
+        FOLLOWED.scope(followed, ACCEPTED.scope(accepted, requests.process_new(stream, shutdown))).await
     }
 }
 

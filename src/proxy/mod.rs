@@ -13,16 +13,18 @@
 
 mod admit;
 mod answer;
+mod chunks;
+mod client_stream;
 mod connect;
 mod connection;
 mod context;
 mod downstream;
 mod events;
 mod finish;
+mod follow;
 mod framing;
 mod guard;
 mod models;
-mod prefaced;
 mod presence;
 mod reject;
 mod request;

@@ -83,6 +83,11 @@ fn ambiguous() -> Vec<(&'static str, String)> {
         ("a chunk longer than its size", hiding(chunked, "5\r\nhelloXX\r\n0\r\n\r\n")),
         ("a chunk without its line end", hiding(chunked, "5\r\nhello0\r\n\r\n")),
         ("bare LF in an extension", hiding(chunked, "5;x\nhello\r\n0\r\n\r\n")),
+        ("bare LF in front of an extension's text", hiding(chunked, "2;\nxx\r\n45\r\n0\r\n\r\n")),
+        ("no size", hiding(chunked, "5\r\nhello\r\n\r\n\r\n")),
+        ("no size before an extension", hiding(chunked, "5\r\nhello\r\n;x\r\n\r\n")),
+        ("NUL in an extension", hiding(chunked, "5;\0\r\nhello\r\n0\r\n\r\n")),
+        ("bare LF in a trailer", hiding(chunked, "5\r\nhello\r\n0\r\nX: a\nb: c\r\n\r\n")),
     ]);
     cases
 }
@@ -172,6 +177,31 @@ async fn odd_but_clear_requests_are_passed_on_in_one_framing() {
         }
     }
     assert!(!has_smuggled(&server));
+}
+
+// B75
+#[tokio::test]
+async fn a_fault_in_a_chunked_request_is_no_matter_to_those_before_it() {
+    let server = Backend::start(echo()).await;
+    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+    let clear = hiding("Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n").replace(HIDDEN, "");
+    let faulty = hiding("Transfer-Encoding: chunked\r\n", "2;\nxx\r\n45\r\n0\r\n\r\n");
+    // All at once, or the fault in a write of its own.
+    let (start, rest) = faulty.split_at(faulty.find("2;").unwrap());
+    for writes in [vec![format!("{clear}{clear}{faulty}")], vec![format!("{clear}{clear}{start}"), rest.to_owned()]] {
+        let mut client = tidegate.begin(writes[0].as_bytes()).await;
+        for _ in 0..2 {
+            assert_eq!(client.response().await.status(), 200, "{writes:?}");
+        }
+        for rest in &writes[1..] {
+            client.send(rest.as_bytes()).await;
+        }
+        assert_eq!(client.response().await.status(), 400, "{writes:?}");
+        assert_eq!(client.closed().await.0, b"");
+        assert_eq!(server.count(), 2, "{writes:?}");
+        server.forget();
+    }
+    tidegate.idle().await;
 }
 
 // B75

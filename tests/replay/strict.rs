@@ -58,10 +58,9 @@ fn chunked(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
         let line = &bytes[at..at + length];
         at += length + 2;
         let (size, extension) = line.split_at(line.iter().position(|byte| *byte == b';').unwrap_or(line.len()));
-        // Neither sizes nor extensions are passed on. Pingora 0.9.1 takes no size at all for 0, and a lone LF for a part
-        // of the extension.
-        (!extension.contains(&b'\r')).then_some(())?;
-        let size = if size.is_empty() { 0 } else { number(size.trim_ascii_end(), 16)? };
+        // Neither sizes nor extensions are passed on.
+        (!extension.contains(&b'\r') && !extension.contains(&b'\n')).then_some(())?;
+        let size = number(size.trim_ascii_end(), 16)?;
         if size == 0 {
             break;
         }

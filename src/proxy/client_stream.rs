@@ -1,6 +1,8 @@
-//! An HTTP/2 connection whose preface has been read and is put back in front.
+//! A client's connection below HTTP, as Pingora gets it.
 //!
-//! Pingora waits for the preface without a limit, and a TLS stream cannot be peeked at.
+//! - HTTP/2: its preface has been read and is put back in front. Pingora waits for it without a limit, and a TLS stream
+//!   cannot be peeked at.
+//! - HTTP/1: what is read is followed, and reading ends where a chunked body has a fault (see `follow`).
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -17,31 +19,42 @@ use pingora::protocols::{
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::connection::HTTP2_PREFACE;
+use super::follow::{Followed, MayRead};
 
-/// A stream, and what of the preface is still to be read again.
 #[derive(Debug)]
-pub(super) struct Prefaced {
+pub(super) struct ClientStream {
     stream: Stream,
+    /// What is still to be read again.
     preface: &'static [u8],
+    /// Where the requests are followed.
+    followed: Option<Followed>,
 }
 
-impl Prefaced {
-    /// Waits for the preface.
+impl ClientStream {
+    /// A stream of HTTP/1 whose requests are followed there.
+    pub(super) fn http1(stream: Stream, followed: Followed) -> Self {
+        Self { stream, preface: &[], followed: Some(followed) }
+    }
+
+    /// Waits for the preface of HTTP/2.
     ///
     /// # Errors
     /// When something else comes, or the end.
-    pub(super) async fn read(mut stream: Stream) -> io::Result<Self> {
+    pub(super) async fn http2(mut stream: Stream) -> io::Result<Self> {
         let mut found = [0; HTTP2_PREFACE.len()];
         stream.read_exact(&mut found).await?;
         if found != *HTTP2_PREFACE {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "no HTTP/2 preface"));
         }
-        Ok(Self { stream, preface: HTTP2_PREFACE })
+        Ok(Self { stream, preface: HTTP2_PREFACE, followed: None })
     }
 }
 
-impl AsyncRead for Prefaced {
+impl AsyncRead for ClientStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if let Some(followed) = self.followed.clone() {
+            return followed_read(&followed, &mut self.stream, cx, buf);
+        }
         if self.preface.is_empty() {
             return Pin::new(&mut self.stream).poll_read(cx, buf);
         }
@@ -52,7 +65,27 @@ impl AsyncRead for Prefaced {
     }
 }
 
-impl AsyncWrite for Prefaced {
+fn followed_read(
+    followed: &Followed,
+    stream: &mut Stream,
+    cx: &mut Context<'_>,
+    buf: &mut ReadBuf<'_>,
+) -> Poll<io::Result<()>> {
+    match followed.may_read() {
+        MayRead::Yes => {}
+        // Nobody has to be woken: the request before is at work, and `presence` sees when its client leaves.
+        MayRead::Later => return Poll::Pending,
+        MayRead::Never => {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "a fault in a chunked body")));
+        }
+    }
+    let filled = buf.filled().len();
+    let read = Pin::new(stream).poll_read(cx, buf);
+    followed.read(&buf.filled()[filled..]);
+    read
+}
+
+impl AsyncWrite for ClientStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
@@ -79,19 +112,19 @@ impl AsyncWrite for Prefaced {
 }
 
 #[async_trait]
-impl Shutdown for Prefaced {
+impl Shutdown for ClientStream {
     async fn shutdown(&mut self) {
         Shutdown::shutdown(&mut *self.stream).await;
     }
 }
 
-impl UniqueID for Prefaced {
+impl UniqueID for ClientStream {
     fn id(&self) -> UniqueIDType {
         self.stream.id()
     }
 }
 
-impl Ssl for Prefaced {
+impl Ssl for ClientStream {
     fn get_ssl(&self) -> Option<&TlsRef> {
         self.stream.get_ssl()
     }
@@ -105,7 +138,7 @@ impl Ssl for Prefaced {
     }
 }
 
-impl GetTimingDigest for Prefaced {
+impl GetTimingDigest for ClientStream {
     fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
         self.stream.get_timing_digest()
     }
@@ -119,13 +152,13 @@ impl GetTimingDigest for Prefaced {
     }
 }
 
-impl GetProxyDigest for Prefaced {
+impl GetProxyDigest for ClientStream {
     fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
         self.stream.get_proxy_digest()
     }
 }
 
-impl GetSocketDigest for Prefaced {
+impl GetSocketDigest for ClientStream {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
         self.stream.get_socket_digest()
     }
@@ -135,4 +168,4 @@ impl GetSocketDigest for Prefaced {
     }
 }
 
-impl Peek for Prefaced {}
+impl Peek for ClientStream {}
