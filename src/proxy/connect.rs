@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Proxy;
 use super::context::RequestContext;
+use super::loan::Loan;
 use super::reject::Reject;
 use super::retry::{has_attempts_left, is_timeout};
 use crate::balance::{Lease, Placement, Unavailable};
@@ -44,13 +45,32 @@ impl Proxy {
         ctx.watch.attempt(Arc::clone(&server), has_attempts_left(ctx));
 
         let timeouts = &ctx.in_force.clone().config.timeouts;
-        match server.address(timeouts.connect).await {
-            Ok(address) => Ok(Box::new(server.peer(address, timeouts))),
+        let address = tokio::select! {
+            biased;
+            gone = session.downstream_session.read_body_or_idle(true) => {
+                return Err(self.attempt_failed(session, ctx, left_or_late(gone)));
+            }
+            address = server.address(timeouts.connect) => address,
+        };
+        match address {
+            Ok(address) => {
+                let mut peer = Box::new(server.peer(address, timeouts));
+                ctx.loan = Some(Loan::begin(session, &mut peer, timeouts.connect));
+                Ok(peer)
+            }
             Err(error) => {
                 self.judge_failure(session, ctx, &error, false);
                 Err(self.attempt_failed(session, ctx, error))
             }
         }
+    }
+
+    /// A connection to the server is there.
+    ///
+    /// # Errors
+    /// When the request has come to its end meanwhile.
+    pub(super) fn connected(session: &mut Session, ctx: &mut RequestContext) -> Result<()> {
+        ctx.loan.take().and_then(|loan| loan.end(session)).map_or(Ok(()), Err)
     }
 
     /// The name of the group that serves because no server of the own one can be tried.
@@ -138,7 +158,7 @@ fn refuse<T>(ctx: &mut RequestContext, reject: Reject) -> Result<T> {
 }
 
 /// Reading on after the body ends only when the client has gone, or when the request has taken too long.
-fn left_or_late(read: Result<Option<Bytes>>) -> Box<Error> {
+pub(super) fn left_or_late(read: Result<Option<Bytes>>) -> Box<Error> {
     match read {
         Err(error) if is_timeout(error.etype()) => error.into_up(),
         Err(error) => error.into_down(),

@@ -6,6 +6,7 @@ use http::HeaderValue;
 use tokio::time::Instant;
 
 use super::downstream::Slot;
+use super::loan::Loan;
 use super::reject::Reject;
 use super::silence::AtWork;
 use super::watch::Watch;
@@ -38,6 +39,8 @@ pub struct RequestContext {
     pub(super) demand: Option<Demand>,
     /// Where the client's real session comes back to. Set by `admit` when it was wrapped.
     pub(super) slot: Option<Slot>,
+    /// The client's session while a connection to the present server is being made. Set and taken back by `connect`.
+    pub(super) loan: Option<Loan>,
     /// The place on the present server. Set by `connect`, given back at the end of each attempt.
     pub(super) lease: Option<Lease>,
     /// The present server. Set by `connect`.
@@ -54,6 +57,9 @@ pub struct RequestContext {
     pub(super) retry_reason: Option<RetryReason>,
     /// Why Tidegate answers by itself. Set where it is decided.
     pub(super) reject: Option<Reject>,
+    /// The client left while a connection was being made: Pingora takes whatever ends that for a server's fault. Set by
+    /// `retry`.
+    pub(super) has_client_left: bool,
     /// The final response status. Set by `response` and `finish`.
     pub(super) status: Option<u16>,
     /// The status that sent the last attempt elsewhere. Set by `response`.
@@ -90,6 +96,7 @@ impl RequestContext {
             request_bytes: 0,
             demand: None,
             slot: None,
+            loan: None,
             lease: None,
             server: None,
             group: None,
@@ -98,6 +105,7 @@ impl RequestContext {
             attempts: 0,
             retry_reason: None,
             reject: None,
+            has_client_left: false,
             status: None,
             refused_status: None,
             failover: None,
@@ -116,9 +124,14 @@ impl RequestContext {
         match error {
             _ if self.reject.is_some() => Outcome::Rejected,
             None => Outcome::Complete,
-            Some(error) if *error.esource() == pingora::ErrorSource::Downstream => Outcome::ClientGone,
+            Some(error) if self.is_client_gone(error) => Outcome::ClientGone,
             Some(_) => Outcome::UpstreamBroken,
         }
+    }
+
+    /// Whether the client is to blame for the error that ended its request.
+    pub(super) fn is_client_gone(&self, error: &pingora::Error) -> bool {
+        self.has_client_left || *error.esource() == pingora::ErrorSource::Downstream
     }
 
     /// What an attempt came to that ended with this error.

@@ -79,7 +79,8 @@ pub(super) fn unwrap(session: &mut Session, slot: &Slot) {
     }
 }
 
-fn placeholder() -> Box<ServerSession> {
+/// Stands in for a session that is elsewhere; nothing may be asked of it.
+pub(super) fn placeholder() -> Box<ServerSession> {
     Box::new(ServerSession::new_custom(Box::new(())))
 }
 

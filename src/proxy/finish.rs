@@ -1,7 +1,7 @@
 //! The end of a request: the last word to the client, and giving everything back.
 
 use pingora::proxy::{FailToProxy, Session};
-use pingora::{Error, ErrorSource, ErrorType};
+use pingora::{Error, ErrorType};
 
 use super::context::RequestContext;
 use super::retry::{has_answer_begun, reject_for};
@@ -18,7 +18,7 @@ impl Proxy {
         if !has_answer_begun(session) {
             let reject = match ctx.reject {
                 Some(reject) => Some(reject),
-                None if *error.esource() == ErrorSource::Downstream => None,
+                None if ctx.is_client_gone(error) => None,
                 None => Some(reject_for(error)),
             };
             if let Some(reject) = reject {

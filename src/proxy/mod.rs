@@ -24,6 +24,7 @@ mod finish;
 mod follow;
 mod framing;
 mod guard;
+mod loan;
 mod models;
 mod presence;
 mod reject;
@@ -36,6 +37,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +45,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
+use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, Result};
@@ -111,6 +114,18 @@ impl ProxyHttp for Proxy {
         error: Box<Error>,
     ) -> Box<Error> {
         self.connect_failed(session, peer, ctx, error)
+    }
+
+    async fn connected_to_upstream(
+        &self,
+        session: &mut Session,
+        _reused: bool,
+        _peer: &HttpPeer,
+        _fd: RawFd,
+        _digest: Option<&Digest>,
+        ctx: &mut RequestContext,
+    ) -> Result<()> {
+        Self::connected(session, ctx)
     }
 
     async fn upstream_request_filter(

@@ -13,7 +13,7 @@ use pingora::protocols::http::ServerSession;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// How often the kernel is asked.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// TCP states in which the client has closed its side, as Linux numbers them: `CLOSE`, `CLOSE_WAIT`, `LAST_ACK`.
 const LEFT: [u8; 3] = [7, 8, 9];

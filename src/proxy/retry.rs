@@ -41,6 +41,10 @@ impl Proxy {
         ctx: &mut RequestContext,
         error: Box<Error>,
     ) -> Box<Error> {
+        if let Err(over) = Self::connected(session, ctx) {
+            ctx.has_client_left = *over.esource() == ErrorSource::Downstream;
+            return self.attempt_failed(session, ctx, over);
+        }
         if let Some(server) = &ctx.server {
             server.address_failed(peer._address.as_inet());
             server.note_tls_failure(&error);

@@ -1,12 +1,14 @@
 //! What cannot be provoked from outside: a panic in the middle of a request.
 
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use pingora::apps::HttpServerApp;
 use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::Digest;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::l4::stream::Stream;
 use pingora::proxy::{ProxyHttp, Session, http_proxy};
@@ -37,6 +39,18 @@ impl ProxyHttp for Panicking {
 
     async fn upstream_peer(&self, session: &mut Session, ctx: &mut RequestContext) -> pingora::Result<Box<HttpPeer>> {
         self.0.upstream_peer(session, ctx).await
+    }
+
+    async fn connected_to_upstream(
+        &self,
+        session: &mut Session,
+        reused: bool,
+        peer: &HttpPeer,
+        fd: RawFd,
+        digest: Option<&Digest>,
+        ctx: &mut RequestContext,
+    ) -> pingora::Result<()> {
+        self.0.connected_to_upstream(session, reused, peer, fd, digest, ctx).await
     }
 
     async fn upstream_request_filter(

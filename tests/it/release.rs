@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use crate::support::*;
@@ -306,17 +308,64 @@ async fn no_attempt_starts_after_the_client_has_left() {
 
 // B40
 #[tokio::test]
-async fn a_client_that_leaves_while_a_server_is_being_connected_is_noticed() {
+async fn a_client_that_leaves_while_a_server_is_being_connected_is_noticed_at_once() {
+    // One drops what is sent to it, the other lets connections be made and is silent when TLS is to be agreed on.
+    let (hole, silent) = (BlackHole::new().await, TcpListener::bind((Loopback::new().ip(), 0)).await.unwrap());
+    let hole_address = hole.address().to_yaml();
+    let silent_address =
+        format!("{{ address: \"https://{}\", tls: {{ insecure: true }} }}", silent.local_addr().unwrap());
+    for (address, has_tls) in [(hole_address, false), (silent_address, true)] {
+        let other = Backend::start(echo()).await;
+        let setup = Setup::one_group([address, other.address().to_yaml()]).section("timeouts", "{ connect: 60s }");
+        let tidegate = Tidegate::start(&setup).await;
+        let mut gone = 0.0;
+        let mut all_is_over = async || {
+            until_within(SOON, "nothing is counted", async || tidegate.load("all").await == 0.0).await;
+            tidegate.idle().await;
+            if has_tls {
+                let (mut connection, _) = silent.accept().await.unwrap();
+                let mut sent = Vec::new();
+                let read = tokio::time::timeout(SOON, connection.read_to_end(&mut sent)).await;
+                assert!(matches!(read, Ok(Ok(_))), "the server's connection is closed: {read:?}");
+            }
+            gone += 1.0;
+            until("the request is counted as given up", async || {
+                tidegate.metric("tidegate_requests_total", &["outcome=\"client_gone\""]).await == gone
+            })
+            .await;
+        };
+        let is_counted = async || until("the request is counted", async || tidegate.load("all").await > 0.0).await;
+        for leave in Leave::ALL {
+            let client = tidegate.begin(&post(CHAT, &body_of(200))).await;
+            is_counted().await;
+            leave.apply(client).await;
+            all_is_over().await;
+        }
+        // A client that has sent the beginning of its next request.
+        let client = tidegate.begin(&[&post(CHAT, &body_of(200))[..], b"GET"].concat()).await;
+        is_counted().await;
+        client.close();
+        all_is_over().await;
+        // One stream of a connection that stays.
+        let client = H2Client::connect(tidegate.address).await;
+        let waiting = tokio::spawn({
+            let client = client.clone();
+            async move { client.post(CHAT, &body_of(400)).await }
+        });
+        is_counted().await;
+        waiting.abort();
+        all_is_over().await;
+        assert_eq!(other.connections(), 0, "no attempt starts after the client has left");
+        let health = tidegate.status().await["groups"][0]["servers"][0]["health"].clone();
+        assert_eq!(health, "healthy", "the server is not at fault");
+    }
+}
+
+#[tokio::test]
+async fn the_total_time_counts_while_a_server_is_being_connected() {
     let hole = BlackHole::new().await;
-    let other = Backend::start(echo()).await;
-    let setup = Setup::one_group([hole.address(), other.address()]).section("timeouts", "{ connect: 1s }");
+    let setup = Setup::one_group([hole.address()]).section("timeouts", "{ connect: 60s, total: 1s }");
     let tidegate = Tidegate::start(&setup).await;
-    let client = tidegate.begin(&post(CHAT, &body_of(200))).await;
-    until("the request is counted", async || tidegate.load("all").await > 0.0).await;
-    client.close();
-    // At the latest when the attempt has failed.
+    assert_refusal(&tidegate.exchange(&post(CHAT, &body_of(200))).await, 504);
     tidegate.idle().await;
-    assert_eq!(other.connections(), 0, "no attempt starts after the client has left");
-    tidegate.finished(1).await;
-    assert_eq!(tidegate.metric("tidegate_requests_total", &["outcome=\"client_gone\""]).await, 1.0);
 }
