@@ -5,9 +5,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::IntoRawFd;
 use std::time::Duration;
 
-use http::HeaderName;
 use parking_lot::Mutex;
-use pingora::server::configuration::ServerConf;
 use pingora::server::{Fds, ListenFds};
 use pingora::services::Service as _;
 use serde_json::Value;
@@ -17,14 +15,11 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::balance::{Balancer, Bucket, Buckets, Neighbours, Policy, RedirectTuning, Ties, Tried};
-use crate::config::{AdminAccess, Config, Group, QueueLimits, Retry, Server, ServerLimits, Shutdown, Timeouts};
+use crate::balance::{Balancer, Policy, Ties, Tried};
+use crate::config::{Config, of_text};
 use crate::metrics::{FinishedRequest, Metrics, Outcome, RetryReason};
 use crate::prompt::{Demand, Endpoint};
 use crate::upstream::Live;
-
-const SERVER_KEY: &str = "Bearer key-of-one-server";
-const COMMON_KEY: &str = "Bearer key-of-all-servers";
 
 /// A running admin service and what it shows.
 struct Running {
@@ -102,58 +97,32 @@ impl Reply {
     }
 }
 
-fn server(name: &str, host: &str, port: u16) -> Server {
-    Server {
-        name: name.to_owned(),
-        host: host.to_owned(),
-        port,
-        authorization: None,
-        is_drained: false,
-        limits: ServerLimits::default(),
-        tls: None,
-    }
-}
+const FILE: &str = "
+listen: 0.0.0.0:8000
+admin: { listen: 127.0.0.1:9000 }
+groups:
+- name: short
+  up_to_tokens: 1000
+  servers:
+  - { address: vllm-a:8100, name: a }
+  - { address: '[::1]:8101', name: b, api_key: key-of-one-server }
+- name: long
+  up_to_tokens: 4000
+  servers: [{ address: 10.0.0.3:8102, name: c }]
+policy: { kind: reference_bucket, sensitivity: 2.0, neighbours: all, ties: least_recently_used }
+limits: { max_body_size: 1MiB }
+timeouts: { request_header: 10s, request_body_idle: 30s, request_body: 5m, first_byte: none, response_idle: 1500ms,
+            client_write: none, total: 1h, client_keepalive: 75s }
+retry: { base_delay: 1ms, max_delay: 1s }
+headers: { strip: [x-data-parallel-rank] }
+upstream: { api_key: key-of-all-servers }
+shutdown: { delay: 5s, grace: 7s }
+pingora: { threads: 2 }
+";
 
 /// Two groups, `short` with two servers and `long` with one.
 fn config() -> Config {
-    let ranges = vec![Bucket { from: 0, to: 1_000 }, Bucket { from: 1_000, to: 4_000 }];
-    let tuning = RedirectTuning { sensitivity: 2.0, neighbours: Neighbours::All, ..RedirectTuning::default() };
-    let mut with_key = server("b", "::1", 8101);
-    with_key.authorization = Some(HeaderValue::from_static(SERVER_KEY));
-    Config {
-        listen: vec!["0.0.0.0:8000".parse().unwrap(), "[::]:8000".parse().unwrap()],
-        tls: None,
-        admin: Some("127.0.0.1:9000".parse().unwrap()),
-        admin_access: AdminAccess::default(),
-        watch: false,
-        groups: vec![
-            Group { name: "short".to_owned(), servers: vec![server("a", "vllm-a", 8100), with_key], discover: None },
-            Group { name: "long".to_owned(), servers: vec![server("c", "10.0.0.3", 8102)], discover: None },
-        ],
-        policy: Policy::ReferenceBucket(Buckets::new(ranges, tuning).unwrap()),
-        ties: Ties::LeastRecentlyUsed,
-        max_body_bytes: 1 << 20,
-        timeouts: Timeouts {
-            connect: Duration::from_secs(5),
-            request_header: Duration::from_secs(10),
-            request_body_idle: Duration::from_secs(30),
-            request_body: Duration::from_secs(300),
-            first_byte: None,
-            response_idle: Some(Duration::from_millis(1_500)),
-            client_write: None,
-            total: Some(Duration::from_secs(3_600)),
-            client_keepalive: Duration::from_secs(75),
-            server_keepalive: Duration::from_secs(4),
-        },
-        health: crate::config::Health::default(),
-        retry: Retry { max_attempts: 3, base_delay: Duration::from_millis(1), max_delay: Duration::from_secs(1) },
-        queue: QueueLimits::default(),
-        strip_request_headers: vec![HeaderName::from_static("x-data-parallel-rank")],
-        upstream_authorization: Some(HeaderValue::from_static(COMMON_KEY)),
-        access: crate::access::Rules::default(),
-        shutdown: Shutdown { delay: Duration::from_secs(5), grace: Duration::from_secs(7) },
-        pingora: ServerConf { threads: 2, ..ServerConf::default() },
-    }
+    Config { listen: vec!["0.0.0.0:8000".parse().unwrap(), "[::]:8000".parse().unwrap()], ..of_text(FILE) }
 }
 
 #[tokio::test]

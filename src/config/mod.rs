@@ -273,3 +273,11 @@ pub struct Retry {
     /// No pause is longer than this.
     pub max_delay: Duration,
 }
+
+/// The configuration that a file with this text gives.
+#[cfg(test)]
+pub(crate) fn of_text(text: &str) -> Config {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file can be made");
+    std::fs::write(file.path(), text).expect("the file is writable");
+    load(Some(file.path()), &Flags::default(), &|_| None).expect("the text is a configuration").config
+}

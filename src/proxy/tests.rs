@@ -1,9 +1,7 @@
 //! What cannot be provoked from outside: a panic in the middle of a request.
 
-use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use pingora::apps::HttpServerApp;
@@ -18,8 +16,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{Proxy, RequestContext};
-use crate::balance::{Policy, Ties, Usage};
-use crate::config::{AdminAccess, Config, Group, QueueLimits, Retry, Server, ServerLimits, Shutdown, Timeouts};
+use crate::balance::Usage;
+use crate::config::of_text;
 use crate::upstream::Live;
 
 /// The proxy with a fault: it panics when the server's answer arrives.
@@ -72,54 +70,13 @@ impl ProxyHttp for Panicking {
     }
 }
 
-fn config(server: SocketAddr) -> Config {
-    let server = Server {
-        name: "s0".into(),
-        host: server.ip().to_string(),
-        port: server.port(),
-        authorization: None,
-        is_drained: false,
-        limits: ServerLimits::default(),
-        tls: None,
-    };
-    let second = Duration::from_secs(1);
-    Config {
-        listen: Vec::new(),
-        tls: None,
-        admin: None,
-        admin_access: AdminAccess::default(),
-        watch: false,
-        groups: vec![Group { name: "all".into(), servers: vec![server], discover: None }],
-        policy: Policy::ReferencePlain,
-        ties: Ties::First,
-        max_body_bytes: 1 << 20,
-        timeouts: Timeouts {
-            connect: second,
-            request_header: second,
-            request_body_idle: second,
-            request_body: second,
-            first_byte: None,
-            response_idle: None,
-            client_write: None,
-            total: None,
-            client_keepalive: second,
-            server_keepalive: second,
-        },
-        health: crate::config::Health::default(),
-        retry: Retry { max_attempts: 1, base_delay: second, max_delay: second },
-        queue: QueueLimits::default(),
-        strip_request_headers: Vec::new(),
-        upstream_authorization: None,
-        access: crate::access::Rules::default(),
-        shutdown: Shutdown::default(),
-        pingora: ServerConf::default(),
-    }
-}
-
 #[tokio::test]
 async fn a_panic_in_a_filter_ends_one_request_and_gives_its_load_back() {
     let backend = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let live = Arc::new(Live::new(config(backend.local_addr().unwrap())).unwrap());
+    let server = backend.local_addr().unwrap();
+    let config =
+        of_text(&format!("policy: {{kind: reference_plain}}\ngroups: [{{name: all, servers: [\"{server}\"]}}]"));
+    let live = Arc::new(Live::new(config).unwrap());
     let balancer = Arc::clone(live.balancer());
     let health = Arc::new(crate::health::Health::new(Arc::clone(&live)));
     let proxy = Proxy::new(live, health, Arc::default());

@@ -1,55 +1,29 @@
 //! Changes of what is in force, while requests run.
 
-use std::time::Duration;
-
-use pingora::server::configuration::ServerConf;
-
 use super::*;
-use crate::balance::{Bucket, Buckets, Placement, Policy, RedirectTuning, Ties, Tried, Unavailable};
-use crate::config::{AdminAccess, Discover, Group, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts};
+use crate::balance::{Placement, Tried, Unavailable};
+use crate::config::of_text;
 use crate::prompt::Demand;
 
 /// How a server comes that joins.
 const PROBATION: Verdict = Verdict::Probation { max_in_flight: 4 };
 const SHORT: Demand = Demand::of_bytes(400);
 
+/// Groups of a thousand tokens each, with servers on these ports.
 fn config(groups: &[(&str, &[u16])]) -> Config {
-    let server = |port: &u16| crate::config::Server {
-        name: format!("s{port}"),
-        host: "127.0.0.1".to_owned(),
-        port: *port,
-        authorization: None,
-        is_drained: false,
-        limits: ServerLimits::default(),
-        tls: None,
-    };
-    let ranges = (0..groups.len() as u64).map(|number| Bucket { from: number * 1_000, to: (number + 1) * 1_000 });
-    Config {
-        listen: Vec::new(),
-        tls: None,
-        admin: None,
-        admin_access: AdminAccess::default(),
-        watch: false,
-        groups: (groups.iter())
-            .map(|(name, ports)| Group {
-                name: (*name).to_owned(),
-                servers: ports.iter().map(server).collect(),
-                discover: None,
-            })
-            .collect(),
-        policy: Policy::ReferenceBucket(Buckets::new(ranges.collect(), RedirectTuning::default()).unwrap()),
-        ties: Ties::First,
-        max_body_bytes: 1 << 20,
-        timeouts: Timeouts::default(),
-        health: crate::config::Health::default(),
-        retry: Retry::default(),
-        queue: QueueLimits::default(),
-        strip_request_headers: Vec::new(),
-        upstream_authorization: None,
-        access: crate::access::Rules::default(),
-        shutdown: Shutdown::default(),
-        pingora: ServerConf::default(),
+    of_groups(groups, "")
+}
+
+/// The same; the first group with something more.
+fn of_groups(groups: &[(&str, &[u16])], more: &str) -> Config {
+    let mut text = "policy: {kind: reference_bucket, ties: first}\ngroups:\n".to_owned();
+    for (number, (name, ports)) in groups.iter().enumerate() {
+        let server = |port| format!("{{address: 127.0.0.1:{port}, name: s{port}}}");
+        let servers: Vec<String> = ports.iter().map(server).collect();
+        let (up_to, servers, more) = ((number + 1) * 1_000, servers.join(", "), if number == 0 { more } else { "" });
+        text += &format!("- {{name: {name}, up_to_tokens: {up_to}, servers: [{servers}]{more}}}\n");
     }
+    of_text(&text)
 }
 
 fn ports(in_force: &InForce) -> Vec<Vec<u16>> {
@@ -137,10 +111,8 @@ fn what_cannot_be_run_changes_nothing() {
 
 /// A configuration whose first group also has servers from a file.
 fn with_source(groups: &[(&str, &[u16])]) -> (Config, Source) {
-    let source = Source::File("servers".into());
-    let mut config = config(groups);
-    config.groups[0].discover =
-        Some(Discover { source: source.clone(), interval: Duration::from_secs(1), limits: ServerLimits::default() });
+    let config = of_groups(groups, ", discover: {file: servers, interval: 1s}");
+    let source = config.groups[0].discover.clone().unwrap().source;
     (config, source)
 }
 

@@ -264,31 +264,25 @@ fn placed(groups: &[Group]) -> BTreeMap<String, Placed<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Flags, load};
+    use super::super::of_text;
     use super::*;
 
     pub(super) const BASE: &str =
         "groups:\n- {name: a, up_to_tokens: 10, servers: [x:1, y:1]}\n- {name: b, up_to_tokens: 20, servers: [z:1]}\n";
-
-    fn config(text: &str) -> Config {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), text).unwrap();
-        load(Some(file.path()), &Flags::default(), &|_| None).unwrap().config
-    }
 
     pub(super) fn changes(new: &str) -> Vec<String> {
         changes_between(BASE, new)
     }
 
     pub(super) fn changes_between(old: &str, new: &str) -> Vec<String> {
-        let Difference { changes, needs_restart } = difference(&config(old), &config(new));
+        let Difference { changes, needs_restart } = difference(&of_text(old), &of_text(new));
         assert_eq!(needs_restart, [""; 0]);
         changes
     }
 
     #[test]
     fn the_same_file_changes_nothing() {
-        assert!(difference(&config(BASE), &config(BASE)).is_empty());
+        assert!(difference(&of_text(BASE), &of_text(BASE)).is_empty());
     }
 
     #[test]
@@ -344,7 +338,7 @@ mod tests {
         let source = BASE.replace("name: b,", "name: b, discover: {dns: 'n:1'},");
         assert_eq!(changes(&source), ["group b discover: none -> dns n:1"]);
         let limited = format!("{source}queue: {{server_max_in_flight: 4}}\n");
-        let Difference { changes, .. } = difference(&config(&source), &config(&limited));
+        let Difference { changes, .. } = difference(&of_text(&source), &of_text(&limited));
         assert!(changes.contains(&"group b discovered servers' max_in_flight: none -> 4".to_owned()), "{changes:?}");
     }
 
@@ -354,7 +348,7 @@ mod tests {
             "{BASE}listen: 127.0.0.1:7000\nadmin: {{listen: none}}\npingora: {{listener_tasks_per_fd: 9, upgrade_sock: /u}}\n"
         );
         let old = format!("{BASE}listen: 127.0.0.1:8000\n");
-        let Difference { changes, needs_restart } = difference(&config(&old), &config(&new));
+        let Difference { changes, needs_restart } = difference(&of_text(&old), &of_text(&new));
         assert_eq!(changes, [""; 0]);
         assert_eq!(
             needs_restart,

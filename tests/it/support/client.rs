@@ -85,6 +85,13 @@ impl Client {
         self.wire.rest(&mut self.framing).await
     }
 
+    /// Reads a stream of events to its end, which must be whole.
+    pub(crate) async fn whole_stream(&mut self) {
+        let (body, end) = self.rest().await;
+        assert_eq!(end, End::Complete);
+        assert!(String::from_utf8_lossy(&body).ends_with("data: [DONE]\n\n"));
+    }
+
     /// Reads one whole response.
     pub(crate) async fn try_response(&mut self, method: &str) -> Result<Response, End> {
         let head = self.try_head(method).await?;
