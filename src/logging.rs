@@ -12,6 +12,10 @@ const LOG_FILTER: &str = "info,pingora_core=warn,pingora_core::protocols::tls=er
 /// The crates whose fine messages quote what clients send.
 const QUOTING: [&str; 3] = ["pingora", "h2", "hyper"];
 
+/// Pingora calls it an error when a kept connection is closed or taken by another request just as it is to be used again.
+/// It makes a new one, and nobody has to do anything.
+const HARMLESS: &str = "failed to acquire reusable stream";
+
 /// Starts to log.
 ///
 /// # Errors
@@ -30,7 +34,7 @@ impl Log for WithoutQuotes {
     }
 
     fn log(&self, record: &Record<'_>) {
-        if !may_quote(record.metadata()) {
+        if !may_quote(record.metadata()) && record.args().as_str() != Some(HARMLESS) {
             self.0.log(record);
         }
     }
