@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use super::address::{self, Endpoint};
+use super::discover::{DiscoverDraft, Source};
 use super::draft::{Bound, Draft, GroupDraft, ServerDraft};
 use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
@@ -179,35 +180,46 @@ fn groups(
     limits: ServerLimits,
     problems: &Problems,
 ) -> Vec<Group> {
-    if !drafts.iter().flat_map(|group| &group.servers).any(|server| server.value.https) {
+    let has_tls = |group: &GroupDraft| {
+        let is_discovered = group.discover.as_ref().is_some_and(|discover| discover.https);
+        is_discovered || group.servers.iter().any(|server| server.value.https)
+    };
+    if !drafts.iter().any(has_tls) {
         upstream_tls.warn_of_unused(problems);
     }
-    let mut loading = Loading::default();
-    let mut server = |Located { value, spot }: Located<ServerDraft>| {
-        let ServerDraft { endpoint, https, name, authorization, is_drained, limits: own, tls } = value;
-        let tls = if https {
-            loading.load(&tls, upstream_tls, &endpoint.host, &spot, problems)
-        } else {
-            tls.warn_of_unused(problems);
-            None
-        };
-        let name = name.unwrap_or_else(|| endpoint.authority());
-        Server {
-            name,
-            host: endpoint.host,
-            port: endpoint.port,
-            authorization,
-            is_drained,
-            limits: own.or(limits),
-            tls,
-        }
+    let mut loading = Loading::new(upstream_tls, problems);
+    let mut groups = Vec::new();
+    for GroupDraft { name, servers, discover, .. } in drafts {
+        let servers = servers.into_iter().map(|draft| server(draft, limits, &mut loading)).collect();
+        let discover = discover.map(|draft| discovered(draft, limits, &mut loading));
+        groups.extend(name.map(|name| Group { name: name.value, servers, discover }));
+    }
+    groups
+}
+
+fn server(draft: Located<ServerDraft>, limits: ServerLimits, loading: &mut Loading<'_>) -> Server {
+    let Located { value: ServerDraft { endpoint, https, name, authorization, is_drained, limits: own, tls }, spot } =
+        draft;
+    Server {
+        name: name.unwrap_or_else(|| endpoint.authority()),
+        tls: loading.load(https, &tls, Some(&endpoint.host), &spot),
+        host: endpoint.host,
+        port: endpoint.port,
+        authorization,
+        is_drained,
+        limits: own.or(limits),
+    }
+}
+
+fn discovered(draft: DiscoverDraft, limits: ServerLimits, loading: &mut Loading<'_>) -> Discover {
+    let DiscoverDraft { source: Located { value: source, spot }, interval, https, tls } = draft;
+    let host = match &source {
+        Source::Dns { host, .. } => Some(host.as_str()),
+        // Each server has another address, and certificates are for names.
+        Source::File(_) => None,
     };
-    let mut group = |draft: GroupDraft| {
-        let servers = draft.servers.into_iter().map(&mut server).collect();
-        let discover = draft.discover.map(|discover| Discover { limits, ..discover });
-        Some(Group { name: draft.name?.value, servers, discover })
-    };
-    drafts.into_iter().filter_map(&mut group).collect()
+    let tls = loading.load(https, &tls, host, &spot);
+    Discover { source, interval, limits, tls }
 }
 
 impl Bound {

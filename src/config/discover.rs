@@ -4,9 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::problem::Located;
 use super::section::{Parsed, Section, or_none};
+use super::tls::UpstreamTlsDraft;
 use super::yaml::Node;
-use super::{ServerLimits, address, value};
+use super::{ServerLimits, ServerTls, address, value};
 
 /// How often a source is asked unless the file says otherwise.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(10);
@@ -15,7 +17,7 @@ const DEFAULT_INTERVAL: Duration = Duration::from_secs(10);
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Where the servers of a group are found, and how often it is looked at.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Discover {
     /// Where.
     pub source: Source,
@@ -23,6 +25,17 @@ pub struct Discover {
     pub interval: Duration,
     /// How much each of its servers is given at once.
     pub limits: ServerLimits,
+    /// How its servers are reached over TLS; `None` is plain HTTP.
+    pub tls: Option<ServerTls>,
+}
+
+/// The section, with what can only be judged when `upstream.tls` is known.
+#[derive(Debug)]
+pub(super) struct DiscoverDraft {
+    pub(super) source: Located<Source>,
+    pub(super) interval: Duration,
+    pub(super) https: bool,
+    pub(super) tls: UpstreamTlsDraft,
 }
 
 /// Where servers are found.
@@ -48,21 +61,23 @@ impl fmt::Display for Source {
     }
 }
 
-pub(super) fn read(section: &mut Section<'_>) -> Option<Discover> {
+pub(super) fn read(section: &mut Section<'_>) -> Option<DiscoverDraft> {
     let dns = section.value("dns", or_none(name));
     let file = section.value("file", or_none(value::text));
     let mut interval = DEFAULT_INTERVAL;
     section.set("interval", &mut interval, self::interval);
-    let dns = dns.and_then(|dns| dns.value);
+    let https = section.value("https", value::switch).is_some_and(|https| https.value);
+    let tls = section.section("tls", UpstreamTlsDraft::read);
+    let dns = dns.and_then(|dns| Some(Located::new(dns.value?, dns.spot)));
     let source = match file.and_then(|file| Some((file.value?, file.spot))) {
         None => dns?,
         Some((_, spot)) if dns.is_some() => {
             section.error(&spot, "given beside dns, expected one of the two");
             return None;
         }
-        Some((path, _)) => Source::File(path.into()),
+        Some((path, spot)) => Located::new(Source::File(path.into()), spot),
     };
-    Some(Discover { source, interval, limits: ServerLimits::default() })
+    Some(DiscoverDraft { source, interval, https, tls })
 }
 
 fn name(node: &Node) -> Parsed<Source> {
@@ -87,7 +102,7 @@ mod tests {
     use super::super::yaml::parse;
     use super::*;
 
-    fn read(yaml: &str) -> Result<Option<Discover>, String> {
+    fn read(yaml: &str) -> Result<Option<DiscoverDraft>, String> {
         let root = parse(yaml).unwrap();
         let problems = Problems::default();
         let value = Section::read(root.as_ref(), Spot::file("f"), &problems, super::read);
@@ -97,15 +112,15 @@ mod tests {
     #[test]
     fn a_source_is_a_name_or_a_file() {
         let dns = read("dns: vllm.svc:8000\ninterval: 3s\n").unwrap().unwrap();
-        assert_eq!((dns.source.to_string().as_str(), dns.interval.as_secs()), ("dns vllm.svc:8000", 3));
+        assert_eq!((dns.source.value.to_string().as_str(), dns.interval.as_secs()), ("dns vllm.svc:8000", 3));
         let file = read("file: /etc/servers\n").unwrap().unwrap();
-        assert_eq!((file.source, file.interval), (Source::File("/etc/servers".into()), DEFAULT_INTERVAL));
+        assert_eq!((file.source.value, file.interval), (Source::File("/etc/servers".into()), DEFAULT_INTERVAL));
     }
 
     #[test]
     fn without_a_source_nothing_is_discovered() {
         for yaml in ["", "interval: 1s\n", "dns: none\nfile: none\n"] {
-            assert_eq!(read(yaml), Ok(None), "{yaml}");
+            assert!(read(yaml).unwrap().is_none(), "{yaml}");
         }
     }
 

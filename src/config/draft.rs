@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 
 use super::address::{self, Endpoint};
+use super::discover::DiscoverDraft;
 use super::health::{self, Health};
 use super::pingora::PingoraDraft;
 use super::policy::{Kind, PolicyDraft};
@@ -14,8 +15,8 @@ use super::settings::OwnLimits;
 use super::tls::{TlsDraft, UpstreamTlsDraft};
 use super::yaml::Node;
 use super::{
-    AdminAccess, Discover, Environment, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts, access, discover, secret,
-    settings, value,
+    AdminAccess, Environment, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts, access, discover, secret, settings,
+    value,
 };
 use crate::access::Rules;
 use crate::balance::Ties;
@@ -52,7 +53,7 @@ pub(super) struct GroupDraft {
     pub(super) name: Option<Located<String>>,
     pub(super) bound: Bound,
     pub(super) servers: Vec<Located<ServerDraft>>,
-    pub(super) discover: Option<Discover>,
+    pub(super) discover: Option<DiscoverDraft>,
 }
 
 /// The upper bound of a group's prompt lengths, in tokens.

@@ -190,8 +190,7 @@ impl Config {
     #[must_use]
     pub fn tls_files(&self) -> Vec<Arc<dyn Watched>> {
         let listener = self.tls.iter().map(|tls| Arc::clone(&tls.listener) as Arc<dyn Watched>);
-        let servers = self.groups.iter().flat_map(|group| &group.servers);
-        let mut upstreams: Vec<_> = servers.filter_map(|server| Some(&server.tls.as_ref()?.upstream)).collect();
+        let mut upstreams: Vec<_> = self.upstreams().collect();
         upstreams.sort_by_key(|upstream| Arc::as_ptr(upstream));
         upstreams.dedup_by(|a, b| Arc::ptr_eq(a, b));
         listener.chain(upstreams.into_iter().map(|upstream| Arc::clone(upstream) as Arc<dyn Watched>)).collect()
@@ -200,17 +199,26 @@ impl Config {
     /// Whether a server is trusted because an authority of the system says so.
     #[must_use]
     pub fn uses_system_authorities(&self) -> bool {
-        self.groups.iter().flat_map(|group| &group.servers).any(Server::uses_system_authorities)
+        self.upstreams().any(|upstream| upstream.files().uses_system_authorities())
+    }
+
+    /// What servers are reached with over TLS, the same one more than once.
+    fn upstreams(&self) -> impl Iterator<Item = &Arc<crate::tls::Upstream>> {
+        let tls = self.groups.iter().flat_map(|group| {
+            let listed = group.servers.iter().filter_map(|server| server.tls.as_ref());
+            listed.chain(group.discover.iter().filter_map(|discover| discover.tls.as_ref()))
+        });
+        tls.map(|tls| &tls.upstream)
     }
 }
 
 impl Server {
     /// A server of which only the address is known; its name is the address.
     #[must_use]
-    pub fn at(address: SocketAddr, limits: ServerLimits) -> Self {
+    pub fn at(address: SocketAddr, limits: ServerLimits, tls: Option<ServerTls>) -> Self {
         let (host, port) = (address.ip().to_string(), address.port());
         let name = address::authority(&host, port);
-        Self { name, host, port, authorization: None, is_drained: false, limits, tls: None }
+        Self { name, host, port, authorization: None, is_drained: false, limits, tls }
     }
 
     /// `host:port` as it stands in a `Host` header, IPv6 literals in brackets.

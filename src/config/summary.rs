@@ -121,7 +121,11 @@ fn group(out: &mut fmt::Formatter<'_>, group: &Group, range: &str) -> fmt::Resul
         out.write_str(if server.is_drained { ", drained\n" } else { "\n" })?;
     }
     if let Some(discover) = &group.discover {
-        writeln!(out, "  discovered: {}, every {}", discover.source, humantime::format_duration(discover.interval))?;
+        write!(out, "  discovered: {}, every {}", discover.source, humantime::format_duration(discover.interval))?;
+        if let Some(tls) = &discover.tls {
+            write!(out, ", https://, {}", server_tls(tls))?;
+        }
+        writeln!(out)?;
     }
     Ok(())
 }

@@ -137,23 +137,39 @@ impl UpstreamTlsDraft {
 }
 
 /// Loads the files of servers, each set of settings once.
-#[derive(Debug, Default)]
-pub(super) struct Loading(HashMap<UpstreamFiles, Option<Arc<Upstream>>>);
+#[derive(Debug)]
+pub(super) struct Loading<'a> {
+    /// The keys for all servers.
+    all: &'a UpstreamTlsDraft,
+    problems: &'a Problems,
+    loaded: HashMap<UpstreamFiles, Option<Arc<Upstream>>>,
+}
 
-impl Loading {
-    /// How a server on `host` that is configured at `spot` is reached.
+impl<'a> Loading<'a> {
+    pub(super) fn new(all: &'a UpstreamTlsDraft, problems: &'a Problems) -> Self {
+        Self { all, problems, loaded: HashMap::new() }
+    }
+
+    /// How servers that are configured at `spot` are reached; their host is known, or has to be named.
     pub(super) fn load(
         &mut self,
+        https: bool,
         own: &UpstreamTlsDraft,
-        all: &UpstreamTlsDraft,
-        host: &str,
+        host: Option<&str>,
         spot: &Spot,
-        problems: &Problems,
     ) -> Option<ServerTls> {
-        let UpstreamTlsDraft { ca, server_name, certificate, key, insecure } = own.over(all);
+        let problems = self.problems;
+        if !https {
+            own.warn_of_unused(problems);
+            return None;
+        }
+        let UpstreamTlsDraft { ca, server_name, certificate, key, insecure } = own.over(self.all);
         let [ca, certificate, key] = [ca, certificate, key].map(|file| file.and_then(given));
         let server_name = server_name.and_then(given);
-        let name = server_name.as_ref().map_or(host, |name| &name.value).to_owned();
+        let Some(name) = server_name.as_ref().map(|name| name.value.as_str()).or(host).map(str::to_owned) else {
+            problems.error(spot, "found over https without tls.server_name, expected the name in the certificates");
+            return None;
+        };
         let mut spots = HashMap::new();
         for (part, file) in [(Part::Ca, &ca), (Part::Certificate, &certificate), (Part::Key, &key)] {
             spots.extend(file.as_ref().map(|file| (part.key(), file.spot.clone())));
@@ -174,7 +190,7 @@ impl Loading {
         let files = UpstreamFiles { ca: ca.map(|ca| ca.value), identity, insecure };
         // A set that is broken is reported for the first server that has it.
         let load = |files: UpstreamFiles| Upstream::load(files).map(Arc::new).map_err(report).ok();
-        let upstream = self.0.entry(files.clone()).or_insert_with(|| load(files)).clone()?;
+        let upstream = self.loaded.entry(files.clone()).or_insert_with(|| load(files)).clone()?;
         Some(ServerTls { name, upstream })
     }
 }

@@ -222,6 +222,50 @@ async fn a_reload_brings_a_server_over_tls_and_takes_it_back() {
 }
 
 #[tokio::test]
+async fn servers_that_are_discovered_can_be_reached_over_tls() {
+    let servers = [Backend::start(echo()).await, Backend::start(echo()).await];
+    let authority = Authority::new();
+    let relays = [secured(&servers[0], &authority, None).await, secured(&servers[1], &authority, None).await];
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("servers");
+    std::fs::write(&file, relays.iter().map(|relay| format!("{}\n", relay.address)).collect::<String>()).unwrap();
+    let tidegate = Tidegate::start(&Setup::one_group(servers.iter())).await;
+    let with_tls = |tls: &str| {
+        let (listen, admin) = (tidegate.address, tidegate.admin);
+        format!(
+            "listen: \"{listen}\"\nadmin: {{ listen: \"{admin}\" }}\nhealth: {{ active: {{ interval: 100ms }} }}\n\
+             pingora: {{ threads: 2 }}\npolicy: {{ kind: reference_bucket, ties: first }}\ngroups: [{{ name: all, \
+             up_to_tokens: 131072, discover: {{ file: {}, https: true, tls: {{ {tls} }} }} }}]\n",
+            file.display()
+        )
+    };
+    tidegate.write_text(&with_tls(&ca(&authority)));
+    let refused = tidegate.admin_post("/reload", "").await;
+    assert_eq!(refused.status(), 400);
+    assert!(refused.text().contains("discover.file: found over https without tls.server_name"), "{}", refused.text());
+
+    tidegate.write_text(&with_tls(&format!("{}, server_name: vllm.test", ca(&authority))));
+    let applied = tidegate.admin_post("/reload", "").await;
+    assert_eq!(applied.status(), 200, "{}", applied.text());
+    assert!(applied.text().contains("discovered servers' tls: none -> server_name vllm.test"), "{}", applied.text());
+    for server in tidegate.status().await["groups"][0]["servers"].as_array().unwrap() {
+        assert_eq!(server["tls"], true, "{server}");
+    }
+    for _ in 0..2 {
+        assert_eq!(tidegate.exchange(&post(COMPLETIONS, b"{}")).await.status(), 200);
+    }
+    // Probes are made over TLS, too, and find both in order.
+    for relay in &relays {
+        let server = format!("server=\"{}\"", relay.address);
+        until("a probe has passed", async || {
+            tidegate.metric("tidegate_probes_total", &[&server, "result=\"passed\""]).await > 0.0
+        })
+        .await;
+    }
+    assert_eq!(failures(&tidegate), [""; 0]);
+}
+
+#[tokio::test]
 async fn a_reload_that_would_need_the_authorities_of_the_system_for_the_first_time_is_refused() {
     let server = Backend::start(echo()).await;
     let authority = Authority::new();

@@ -147,6 +147,8 @@ impl Changes {
             if let (Some(old), Some(new)) = (old.and_then(limits), limits(group)) {
                 self.limits(&key("discovered servers'"), &old, &new);
             }
+            let tls = |group: &Group| server_tls(group.discover.as_ref().and_then(|discover| discover.tls.as_ref()));
+            self.value(&key("discovered servers' tls"), &old.map_or_else(|| server_tls(None), tls), &tls(group));
         }
         self.servers(&placed(old), &placed(new));
     }
