@@ -93,6 +93,12 @@ impl Metrics {
                 "Requests that Tidegate answered with an error of its own, by reason",
                 Family::default(),
             ),
+            timeouts: registered(
+                &mut registry,
+                "tidegate_timeouts",
+                "Requests and attempts that a time limit ended, by the limit's key in the configuration",
+                Family::default(),
+            ),
             key_requests: registered(
                 &mut registry,
                 "tidegate_key_requests",

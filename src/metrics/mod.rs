@@ -36,7 +36,8 @@ pub use exposition::Format;
 use families::SecondsByGroup;
 pub use health::HealthMetrics;
 use labels::{
-    AttemptLabels, KeyLabels, KeyReasonLabels, ReasonLabels, RedirectLabels, RequestLabels, ServerLabels, status_class,
+    AttemptLabels, KeyLabels, KeyReasonLabels, LimitLabels, ReasonLabels, RedirectLabels, RequestLabels, ServerLabels,
+    status_class,
 };
 pub use labels::{AttemptResult, FinishedRequest, Outcome, QueueExit, RetryReason};
 use process::Process;
@@ -58,6 +59,7 @@ pub struct Metrics {
     /// The sums of `requests` over the other labels, for [`totals`](Self::totals): a family cannot be listed.
     requests_by_outcome: [Counter; Outcome::ALL.len()],
     rejections: Family<ReasonLabels, Counter>,
+    timeouts: Family<LimitLabels, Counter>,
     /// By API key.
     key_requests: Family<KeyLabels, Counter>,
     key_prompt_tokens: Family<KeyLabels, Counter>,
@@ -135,6 +137,11 @@ impl Metrics {
     /// Counts an error of Tidegate's own, by a reason from a closed list: each becomes a series that stays.
     pub fn rejected(&self, reason: &'static str) {
         self.rejections.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    /// Counts a request or an attempt that a time limit ended, by the limit's key: each becomes a series that stays.
+    pub fn timed_out(&self, limit: &'static str) {
+        self.timeouts.get_or_create(&LimitLabels { limit }).inc();
     }
 
     /// Counts a request that was let in with an API key. The name is a configured one: each becomes a series that stays.

@@ -153,6 +153,9 @@ fn each_event_moves_its_own_series_and_no_other() {
         ]
     );
 
+    metrics.timed_out("first_byte");
+    assert_eq!(step(&metrics, &balancer, &mut page), [r#"tidegate_timeouts_total{limit="first_byte"} 1"#]);
+
     metrics.rejected("body_too_large");
     metrics.request_finished(&finished(Outcome::Rejected, Some(413)));
     metrics.request_finished(&finished(Outcome::ClientGone, None));

@@ -5,7 +5,7 @@ use pingora::{Error, ErrorSource, ErrorType};
 
 use super::context::RequestContext;
 use super::reject::Reject;
-use super::retry::{has_answer_begun, reject_for};
+use super::retry::{has_answer_begun, reject_for, requests_limit};
 use super::{Proxy, downstream};
 use crate::metrics::{AttemptResult, FinishedRequest};
 
@@ -52,6 +52,9 @@ impl Proxy {
         if let Some(reject) = ctx.reject {
             self.metrics.rejected(reject.reason());
         }
+        if let Some(limit) = ended_by(error, ctx.reject) {
+            self.metrics.timed_out(limit);
+        }
         log_end(error, ctx);
         self.metrics.request_finished(&FinishedRequest {
             endpoint: ctx.endpoint,
@@ -63,6 +66,14 @@ impl Proxy {
             request_bytes: ctx.request_bytes,
             response_bytes: ctx.response_bytes,
         });
+    }
+}
+
+/// The key of the time limit that ended the request, if one did.
+fn ended_by(error: Option<&Error>, reject: Option<Reject>) -> Option<&'static str> {
+    match reject {
+        Some(Reject::BodyTimeout { limit }) => Some(limit),
+        _ => error.and_then(requests_limit),
     }
 }
 
