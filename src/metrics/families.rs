@@ -129,6 +129,18 @@ impl Metrics {
                 "1 when the server gets nothing new because it is being drained, by hand or by configuration",
                 Family::default(),
             ),
+            config_refused: registered(
+                &mut registry,
+                "tidegate_config_refused",
+                "1 while the latest reload was refused: what is in force is older than the file",
+                Gauge::default(),
+            ),
+            discovery_failed: registered(
+                &mut registry,
+                "tidegate_discovery_failed",
+                "1 while a source of servers gives no answer that can be used: the servers stay as they were",
+                Family::default(),
+            ),
             queue: QueueMetrics::new(&mut registry),
             request_bytes: registered(
                 &mut registry,

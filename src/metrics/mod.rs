@@ -37,7 +37,7 @@ use families::SecondsByGroup;
 pub use health::HealthMetrics;
 use labels::{
     AttemptLabels, KeyLabels, KeyReasonLabels, LimitLabels, ReasonLabels, RedirectLabels, RequestLabels, ServerLabels,
-    status_class,
+    SourceLabels, status_class,
 };
 pub use labels::{AttemptResult, FinishedRequest, Outcome, QueueExit, RetryReason};
 use process::Process;
@@ -70,6 +70,8 @@ pub struct Metrics {
     redirects_in_all: Counter,
     health: HealthMetrics,
     draining: Family<ServerLabels, Gauge>,
+    config_refused: Gauge,
+    discovery_failed: Family<SourceLabels, Gauge>,
     queue: QueueMetrics,
     request_bytes: Counter,
     response_bytes: Counter,
@@ -192,6 +194,21 @@ impl Metrics {
         if let Some(Some(draining)) = self.series.load().draining.get(server) {
             draining.set(is_draining.into());
         }
+    }
+
+    /// Says whether the latest reload was refused.
+    pub fn config_refused(&self, is_refused: bool) {
+        self.config_refused.set(is_refused.into());
+    }
+
+    /// Says whether the latest look at a source of servers failed. Sources are those of the configuration.
+    pub fn discovery_failed(&self, source: String, has_failed: bool) {
+        self.discovery_failed.get_or_create(&SourceLabels { source }).set(has_failed.into());
+    }
+
+    /// Says that a source of servers is not looked at any more.
+    pub fn discovery_ended(&self, source: String) {
+        self.discovery_failed.remove(&SourceLabels { source });
     }
 
     /// Sums since the start.

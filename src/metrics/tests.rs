@@ -154,7 +154,16 @@ fn each_event_moves_its_own_series_and_no_other() {
     );
 
     metrics.timed_out("first_byte");
-    assert_eq!(step(&metrics, &balancer, &mut page), [r#"tidegate_timeouts_total{limit="first_byte"} 1"#]);
+    metrics.discovery_failed("dns vllm:80".to_owned(), true);
+    metrics.config_refused(true);
+    assert_eq!(
+        step(&metrics, &balancer, &mut page),
+        [
+            "tidegate_config_refused 1",
+            r#"tidegate_discovery_failed{source="dns vllm:80"} 1"#,
+            r#"tidegate_timeouts_total{limit="first_byte"} 1"#,
+        ]
+    );
 
     metrics.rejected("body_too_large");
     metrics.request_finished(&finished(Outcome::Rejected, Some(413)));
