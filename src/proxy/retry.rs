@@ -138,6 +138,10 @@ impl Proxy {
         if let Some(limit) = attempts_limit(&error) {
             self.metrics.timed_out(limit);
         }
+        if !has_answer_begun(session) {
+            // The client was not sent the status of this attempt.
+            ctx.status = None;
+        }
         let may_retry = reason.is_some() && has_attempts_left(ctx) && !has_answer_begun(session);
         ctx.retry_reason = reason.filter(|_| may_retry);
         error.set_retry(may_retry);

@@ -153,6 +153,18 @@ async fn a_request_is_found_in_the_log_by_its_id() {
 }
 
 #[tokio::test]
+async fn a_status_that_was_sent_to_nobody_is_not_counted() {
+    let shutting_down = r#"{"error":{"message":"cannot schedule new futures after shutdown","code":500}}"#;
+    let server = Backend::start(reply(json_response(500, shutting_down))).await;
+    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+    let waiting = tidegate.begin(&post(CHAT, b"{}")).await;
+    until("it waits for another server", async || tidegate.metric("tidegate_queue_requests", &[]).await == 1.0).await;
+    drop(waiting);
+    tidegate.finished(1).await;
+    assert_eq!(tidegate.metric("tidegate_requests_total", &["code=\"none\""]).await, 1.0);
+}
+
+#[tokio::test]
 async fn any_mixture_of_trouble_leaves_the_counters_at_zero() {
     let gate = Gate::closed();
     let (first, second) = (many_sided(&gate).await, many_sided(&gate).await);
