@@ -141,6 +141,18 @@ impl Metrics {
                 "1 while a source of servers gives no answer that can be used: the servers stay as they were",
                 Family::default(),
             ),
+            certificate_valid_until: registered(
+                &mut registry,
+                "tidegate_tls_certificate_valid_until_seconds",
+                "When the certificate that clients are shown expires, in seconds since 1970",
+                Family::default(),
+            ),
+            tls_files_refused: registered(
+                &mut registry,
+                "tidegate_tls_files_refused",
+                "Sets of TLS files that have changed and cannot be used: what they held before is in force",
+                Gauge::default(),
+            ),
             queue: QueueMetrics::new(&mut registry),
             request_bytes: registered(
                 &mut registry,

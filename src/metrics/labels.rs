@@ -212,6 +212,11 @@ pub(super) struct SourceLabels {
     pub(super) source: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct CertificateLabels {
+    pub(super) certificate: String,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct LimitLabels {
     pub(super) limit: &'static str,

@@ -36,8 +36,8 @@ pub use exposition::Format;
 use families::SecondsByGroup;
 pub use health::HealthMetrics;
 use labels::{
-    AttemptLabels, KeyLabels, KeyReasonLabels, LimitLabels, ReasonLabels, RedirectLabels, RequestLabels, ServerLabels,
-    SourceLabels, status_class,
+    AttemptLabels, CertificateLabels, KeyLabels, KeyReasonLabels, LimitLabels, ReasonLabels, RedirectLabels,
+    RequestLabels, ServerLabels, SourceLabels, status_class,
 };
 pub use labels::{AttemptResult, FinishedRequest, Outcome, QueueExit, RetryReason};
 use process::Process;
@@ -72,6 +72,9 @@ pub struct Metrics {
     draining: Family<ServerLabels, Gauge>,
     config_refused: Gauge,
     discovery_failed: Family<SourceLabels, Gauge>,
+    /// Empty without a TLS listener.
+    certificate_valid_until: Family<CertificateLabels, Gauge>,
+    tls_files_refused: Gauge,
     queue: QueueMetrics,
     request_bytes: Counter,
     response_bytes: Counter,
@@ -209,6 +212,15 @@ impl Metrics {
     /// Says that a source of servers is not looked at any more.
     pub fn discovery_ended(&self, source: String) {
         self.discovery_failed.remove(&SourceLabels { source });
+    }
+
+    /// Says how TLS stands: the file with the certificate that clients are shown and until when that is valid, in
+    /// seconds since 1970, and how many sets of files cannot be used as they are now.
+    pub fn tls(&self, certificate: Option<(String, i64)>, files_refused: usize) {
+        if let Some((certificate, valid_until)) = certificate {
+            self.certificate_valid_until.get_or_create(&CertificateLabels { certificate }).set(valid_until);
+        }
+        self.tls_files_refused.set(i64::try_from(files_refused).unwrap_or(i64::MAX));
     }
 
     /// Sums since the start.
