@@ -170,7 +170,7 @@ impl ProxyHttp for Proxy {
         self.finish(session, error, ctx);
     }
 
-    /// Pingora would log each failed request as an error; failures are counted instead, and [`finish`] has a word.
+    /// Pingora would log each failed request as an error; failures are counted instead, and `finish` has a word.
     fn suppress_error_log(&self, _session: &Session, _ctx: &RequestContext, _error: &Error) -> bool {
         true
     }
