@@ -66,7 +66,12 @@ impl Proxy {
             server.address_failed(peer._address.as_inet());
             server.note_tls_failure(&error);
         }
-        let error = error.into_up();
+        let mut error = error.into_up();
+        if is_our_own(&error) {
+            // Pingora calls it internal when no socket can be made; for the request it is a connection that did not
+            // come about.
+            error.etype = ErrorType::SocketError;
+        }
         self.judge_failure(session, ctx, &error, false);
         self.attempt_failed(session, ctx, error)
     }
