@@ -26,6 +26,7 @@
 //!         config -> access, balance, prompt, tls (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
 //!         tls: Pingora, rustls and files; nothing above it
+//!         panics: std and `log`; read by metrics
 //!         access: pingora-limits and small crates; no proxy of Pingora, no I/O, the clock is an argument
 //!         prompt: std and small crates only; no Pingora, no I/O, no clock
 //! ```
@@ -69,6 +70,7 @@ pub mod healthcheck;
 pub mod launcher;
 pub mod logging;
 pub mod metrics;
+pub mod panics;
 pub mod prompt;
 pub mod proxy;
 pub mod queue;

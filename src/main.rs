@@ -10,7 +10,7 @@ use tidegate::app::{self, StartError};
 use tidegate::cli::{self, Command, EXIT_USAGE, Start};
 use tidegate::config::{self, Config, Flags, Summary};
 use tidegate::reload::Origin;
-use tidegate::{healthcheck, logging, replace};
+use tidegate::{healthcheck, logging, panics, replace};
 
 /// A health check that takes longer has failed.
 const HEALTHCHECK_WITHIN: Duration = Duration::from_secs(3);
@@ -49,6 +49,7 @@ fn origin(file: Option<PathBuf>, flags: Flags) -> Option<Origin> {
 /// Runs until a signal ends the process.
 fn run(build: impl FnOnce() -> Result<app::Program, StartError>) -> ExitCode {
     logging::start().expect("this is the only place where logging starts");
+    panics::watch();
     match build() {
         Ok(program) => {
             program.run();

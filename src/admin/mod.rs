@@ -102,6 +102,12 @@ impl Admin {
             "/metrics" => {
                 let accept = request.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
                 let format = Format::negotiate(accept);
+                let listener = config.tls.as_ref().map(|tls| &tls.listener);
+                let certificate = listener.map(|listener| {
+                    (listener.files().certificate.display().to_string(), listener.valid_until_seconds())
+                });
+                let refused = config.tls_files().iter().filter(|files| files.is_refused()).count();
+                live.metrics().tls(certificate, refused);
                 let metrics = live.metrics().render(live.balancer(), &live.queue().waiting(), format);
                 page(StatusCode::OK, format.content_type(), metrics)
             }

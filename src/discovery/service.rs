@@ -99,7 +99,9 @@ impl Discovery {
         let in_force = self.live.get();
         let intervals: HashMap<&Source, Duration> =
             in_force.config.sources().map(|discover| (&discover.source, discover.interval)).collect();
-        watched.retain(|source, _| intervals.contains_key(source));
+        for (source, _) in watched.extract_if(|source, _| !intervals.contains_key(source)) {
+            self.live.metrics().discovery_ended(source.to_string());
+        }
         for source in intervals.keys() {
             if !watched.contains_key(source) {
                 watched.insert((*source).clone(), Watched::new(asked(source)));
@@ -114,6 +116,7 @@ impl Discovery {
             if let Some(addresses) = watched.look(source).await {
                 take_over(&self.live, source, &addresses);
             }
+            self.live.metrics().discovery_failed(source.to_string(), watched.fault.is_some());
         }))
         .await;
         let notice = Instant::now() + NOTICE_WITHIN;

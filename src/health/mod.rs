@@ -56,9 +56,22 @@ impl Health {
         let _one_at_a_time = self.judging.lock();
         let may_eject = may_eject(server, signal, &in_force);
         let change = server.health().lock().note(signal, rules, may_eject, Instant::now());
-        if let Some(change) = change {
-            self.announce(server, &change, detail, &in_force);
+        match (change, signal, &rules.passive) {
+            (Some(change), _, _) => self.announce(server, &change, detail, &in_force),
+            (None, Signal::Fault(fault), Some(passive)) if !may_eject => {
+                self.note_spared(server, fault, passive.failures);
+            }
+            _ => {}
         }
+    }
+
+    /// Counts that faults would have taken a server out, had its group not been short of servers.
+    fn note_spared(&self, server: &Server, fault: Fault, failures: u32) {
+        if !server.health().lock().has_enough(fault, failures) {
+            return;
+        }
+        self.live.metrics().health().spared(server.name(), fault.label());
+        log::debug!("server {} stays in service, its group cannot spare it: {}", server.name(), fault.label());
     }
 
     fn count(&self, server: &Server, signal: Signal) {

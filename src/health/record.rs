@@ -232,6 +232,13 @@ impl Record {
         }
     }
 
+    /// Whether faults are enough to take it out, if the group can spare it.
+    #[must_use]
+    pub fn has_enough(&self, fault: Fault, failures: u32) -> bool {
+        let count = if fault == Fault::FirstByte { self.overdue } else { self.faults };
+        self.phase != Phase::Out && (count >= failures || self.phase == Phase::Probation)
+    }
+
     /// When an ejection ends.
     #[must_use]
     pub fn until(&self) -> Option<Instant> {
@@ -275,8 +282,7 @@ impl Record {
         }
         let count = if fault == Fault::FirstByte { &mut self.overdue } else { &mut self.faults };
         *count = count.saturating_add(1);
-        let is_enough = *count >= passive.failures || self.phase == Phase::Probation;
-        if self.phase == Phase::Out || !is_enough || !may_eject {
+        if !self.has_enough(fault, passive.failures) || !may_eject {
             return None;
         }
         // It begins anew after it was good for long.

@@ -93,6 +93,12 @@ impl Metrics {
                 "Requests that Tidegate answered with an error of its own, by reason",
                 Family::default(),
             ),
+            timeouts: registered(
+                &mut registry,
+                "tidegate_timeouts",
+                "Requests and attempts that a time limit ended, by the limit's key in the configuration",
+                Family::default(),
+            ),
             key_requests: registered(
                 &mut registry,
                 "tidegate_key_requests",
@@ -122,6 +128,30 @@ impl Metrics {
                 "tidegate_server_draining",
                 "1 when the server gets nothing new because it is being drained, by hand or by configuration",
                 Family::default(),
+            ),
+            config_refused: registered(
+                &mut registry,
+                "tidegate_config_refused",
+                "1 while the latest reload was refused: what is in force is older than the file",
+                Gauge::default(),
+            ),
+            discovery_failed: registered(
+                &mut registry,
+                "tidegate_discovery_failed",
+                "1 while a source of servers gives no answer that can be used: the servers stay as they were",
+                Family::default(),
+            ),
+            certificate_valid_until: registered(
+                &mut registry,
+                "tidegate_tls_certificate_valid_until_seconds",
+                "When the certificate that clients are shown expires, in seconds since 1970",
+                Family::default(),
+            ),
+            tls_files_refused: registered(
+                &mut registry,
+                "tidegate_tls_files_refused",
+                "Sets of TLS files that have changed and cannot be used: what they held before is in force",
+                Gauge::default(),
             ),
             queue: QueueMetrics::new(&mut registry),
             request_bytes: registered(

@@ -17,6 +17,7 @@ pub struct HealthMetrics {
     state: Family<StateLabels, Gauge>,
     faults: Family<FaultLabels, Counter>,
     ejections: Family<EjectionLabels, Counter>,
+    spared: Family<EjectionLabels, Counter>,
     probes: Family<ProbeLabels, Counter>,
     failovers: Family<FailoverLabels, Counter>,
 }
@@ -69,6 +70,11 @@ impl HealthMetrics {
             "How often a server was taken out of service, by reason",
             metrics.ejections.clone(),
         );
+        registry.register(
+            "tidegate_ejections_spared",
+            "Faults that would have taken a server out, had max_ejected_share let them, by kind",
+            metrics.spared.clone(),
+        );
         registry.register("tidegate_probes", "Health probes by result", metrics.probes.clone());
         registry.register(
             "tidegate_failovers",
@@ -101,6 +107,11 @@ impl HealthMetrics {
     /// Counts that a server was taken out, by a reason from a closed list.
     pub fn ejected(&self, server: &str, reason: &'static str) {
         self.ejections.get_or_create(&EjectionLabels { server: server.into(), reason }).inc();
+    }
+
+    /// Counts a fault that would have taken a server out, by a kind from a closed list.
+    pub fn spared(&self, server: &str, reason: &'static str) {
+        self.spared.get_or_create(&EjectionLabels { server: server.into(), reason }).inc();
     }
 
     /// Counts a probe by its result, `passed` or `failed`.

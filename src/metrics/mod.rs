@@ -36,7 +36,8 @@ pub use exposition::Format;
 use families::SecondsByGroup;
 pub use health::HealthMetrics;
 use labels::{
-    AttemptLabels, KeyLabels, KeyReasonLabels, ReasonLabels, RedirectLabels, RequestLabels, ServerLabels, status_class,
+    AttemptLabels, CertificateLabels, KeyLabels, KeyReasonLabels, LimitLabels, ReasonLabels, RedirectLabels,
+    RequestLabels, ServerLabels, SourceLabels, status_class,
 };
 pub use labels::{AttemptResult, FinishedRequest, Outcome, QueueExit, RetryReason};
 use process::Process;
@@ -58,6 +59,7 @@ pub struct Metrics {
     /// The sums of `requests` over the other labels, for [`totals`](Self::totals): a family cannot be listed.
     requests_by_outcome: [Counter; Outcome::ALL.len()],
     rejections: Family<ReasonLabels, Counter>,
+    timeouts: Family<LimitLabels, Counter>,
     /// By API key.
     key_requests: Family<KeyLabels, Counter>,
     key_prompt_tokens: Family<KeyLabels, Counter>,
@@ -68,6 +70,11 @@ pub struct Metrics {
     redirects_in_all: Counter,
     health: HealthMetrics,
     draining: Family<ServerLabels, Gauge>,
+    config_refused: Gauge,
+    discovery_failed: Family<SourceLabels, Gauge>,
+    /// Empty without a TLS listener.
+    certificate_valid_until: Family<CertificateLabels, Gauge>,
+    tls_files_refused: Gauge,
     queue: QueueMetrics,
     request_bytes: Counter,
     response_bytes: Counter,
@@ -137,6 +144,11 @@ impl Metrics {
         self.rejections.get_or_create(&ReasonLabels { reason }).inc();
     }
 
+    /// Counts a request or an attempt that a time limit ended, by the limit's key: each becomes a series that stays.
+    pub fn timed_out(&self, limit: &'static str) {
+        self.timeouts.get_or_create(&LimitLabels { limit }).inc();
+    }
+
     /// Counts a request that was let in with an API key. The name is a configured one: each becomes a series that stays.
     pub fn key_admitted(&self, name: &Arc<str>) {
         self.key_requests.get_or_create(&KeyLabels { key: Arc::clone(name) }).inc();
@@ -185,6 +197,30 @@ impl Metrics {
         if let Some(Some(draining)) = self.series.load().draining.get(server) {
             draining.set(is_draining.into());
         }
+    }
+
+    /// Says whether the latest reload was refused.
+    pub fn config_refused(&self, is_refused: bool) {
+        self.config_refused.set(is_refused.into());
+    }
+
+    /// Says whether the latest look at a source of servers failed. Sources are those of the configuration.
+    pub fn discovery_failed(&self, source: String, has_failed: bool) {
+        self.discovery_failed.get_or_create(&SourceLabels { source }).set(has_failed.into());
+    }
+
+    /// Says that a source of servers is not looked at any more.
+    pub fn discovery_ended(&self, source: String) {
+        self.discovery_failed.remove(&SourceLabels { source });
+    }
+
+    /// Says how TLS stands: the file with the certificate that clients are shown and until when that is valid, in
+    /// seconds since 1970, and how many sets of files cannot be used as they are now.
+    pub fn tls(&self, certificate: Option<(String, i64)>, files_refused: usize) {
+        if let Some((certificate, valid_until)) = certificate {
+            self.certificate_valid_until.get_or_create(&CertificateLabels { certificate }).set(valid_until);
+        }
+        self.tls_files_refused.set(i64::try_from(files_refused).unwrap_or(i64::MAX));
     }
 
     /// Sums since the start.

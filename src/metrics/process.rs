@@ -1,4 +1,4 @@
-//! Numbers of this process, as Linux tells them. Elsewhere they are left out.
+//! Numbers of this process: its panics, and what Linux tells of it, which is left out elsewhere.
 
 use std::fmt;
 use std::fs;
@@ -6,6 +6,7 @@ use std::fs;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 /// One reading.
@@ -40,7 +41,9 @@ impl Collector for Process {
                 ConstGauge::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
             }
         }
-        Ok(())
+        let help = "Panics of Tidegate's: each ended a request or a background task, and is a fault.";
+        let panics = encoder.encode_descriptor("tidegate_panics", help, None, MetricType::Counter)?;
+        ConstCounter::new(crate::panics::count()).encode(panics)
     }
 }
 

@@ -153,6 +153,21 @@ fn each_event_moves_its_own_series_and_no_other() {
         ]
     );
 
+    metrics.timed_out("first_byte");
+    metrics.discovery_failed("dns vllm:80".to_owned(), true);
+    metrics.config_refused(true);
+    metrics.tls(Some(("a.crt".to_owned(), 1_800_000_000)), 2);
+    assert_eq!(
+        step(&metrics, &balancer, &mut page),
+        [
+            "tidegate_config_refused 1",
+            r#"tidegate_discovery_failed{source="dns vllm:80"} 1"#,
+            r#"tidegate_timeouts_total{limit="first_byte"} 1"#,
+            r#"tidegate_tls_certificate_valid_until_seconds{certificate="a.crt"} 1800000000"#,
+            "tidegate_tls_files_refused 2",
+        ]
+    );
+
     metrics.rejected("body_too_large");
     metrics.request_finished(&finished(Outcome::Rejected, Some(413)));
     metrics.request_finished(&finished(Outcome::ClientGone, None));

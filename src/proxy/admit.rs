@@ -162,7 +162,8 @@ async fn read_body(session: &mut Session, config: &Config) -> Result<Result<Byte
         let read = timeout(limits.request_body_idle, session.downstream_session.read_request_body());
         let piece = match timeout_at(deadline, read).await {
             Ok(Ok(piece)) => piece.map_err(Error::into_down),
-            Ok(Err(_)) | Err(_) => return Ok(Err(Reject::BodyTimeout)),
+            Ok(Err(_)) => return Ok(Err(Reject::BodyTimeout { limit: "request_body_idle" })),
+            Err(_) => return Ok(Err(Reject::BodyTimeout { limit: "request_body" })),
         };
         match piece {
             Ok(Some(piece)) => {

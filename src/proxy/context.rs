@@ -119,6 +119,11 @@ impl RequestContext {
         &self.in_force.config
     }
 
+    /// The request's id, for logs.
+    pub(super) fn id(&self) -> &str {
+        self.request_id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or("none")
+    }
+
     /// How the request ended, given the error that Pingora ended it with.
     pub(super) fn outcome(&self, error: Option<&pingora::Error>) -> Outcome {
         match error {

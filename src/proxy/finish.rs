@@ -4,7 +4,8 @@ use pingora::proxy::{FailToProxy, Session};
 use pingora::{Error, ErrorType};
 
 use super::context::RequestContext;
-use super::retry::{has_answer_begun, reject_for};
+use super::reject::Reject;
+use super::retry::{has_answer_begun, reject_for, requests_limit};
 use super::{Proxy, downstream};
 use crate::metrics::{AttemptResult, FinishedRequest};
 
@@ -51,6 +52,10 @@ impl Proxy {
         if let Some(reject) = ctx.reject {
             self.metrics.rejected(reject.reason());
         }
+        if let Some(limit) = ended_by(error, ctx.reject) {
+            self.metrics.timed_out(limit);
+        }
+        log_end(error, ctx);
         self.metrics.request_finished(&FinishedRequest {
             endpoint: ctx.endpoint,
             outcome: ctx.outcome(error),
@@ -62,6 +67,29 @@ impl Proxy {
             response_bytes: ctx.response_bytes,
         });
     }
+}
+
+/// The key of the time limit that ended the request, if one did.
+fn ended_by(error: Option<&Error>, reject: Option<Reject>) -> Option<&'static str> {
+    match reject {
+        Some(Reject::BodyTimeout { limit }) => Some(limit),
+        _ => error.and_then(requests_limit),
+    }
+}
+
+/// One line a request, for whoever looks for one: its id stands in the answer, and in the server's log.
+fn log_end(error: Option<&Error>, ctx: &RequestContext) {
+    log::debug!(
+        "request {} has ended: {}, status {}, reason {}, {} attempts, the last on {}, {} ms{}",
+        ctx.id(),
+        ctx.outcome(error).label(),
+        ctx.status.map_or_else(|| "none".to_owned(), |status| status.to_string()),
+        ctx.reject.map_or("none", Reject::reason),
+        ctx.attempts,
+        ctx.server.as_ref().map_or("no server", |server| server.name()),
+        ctx.started.elapsed().as_millis(),
+        error.map_or_else(String::new, |error| format!(": {error}")),
+    );
 }
 
 /// Whether the client sent something that cannot be handled, as opposed to leaving.

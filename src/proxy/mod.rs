@@ -187,20 +187,19 @@ impl ProxyHttp for Proxy {
         self.finish(session, error, ctx);
     }
 
-    /// Pingora would log each failed request as an error; failures are counted instead.
-    fn suppress_error_log(&self, _session: &Session, _ctx: &RequestContext, error: &Error) -> bool {
-        log::debug!("a request failed: {error}");
+    /// Pingora would log each failed request as an error; failures are counted instead, and `finish` has a word.
+    fn suppress_error_log(&self, _session: &Session, _ctx: &RequestContext, _error: &Error) -> bool {
         true
     }
 
     fn suppress_proxy_warn_log(
         &self,
         _session: &Session,
-        _ctx: &RequestContext,
+        ctx: &RequestContext,
         error: &Error,
         _context: ProxyWarnLogContext,
     ) -> bool {
-        log::debug!("an attempt failed and is tried elsewhere: {error}");
+        log::debug!("request {}: an attempt failed and is tried elsewhere: {error}", ctx.id());
         true
     }
 }

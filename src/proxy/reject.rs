@@ -24,7 +24,10 @@ pub(super) enum Reject {
     /// The body is larger than `max_body_bytes`.
     BodyTooLarge { limit_bytes: usize },
     /// The body did not come in time.
-    BodyTimeout,
+    BodyTimeout {
+        /// The key of the limit.
+        limit: &'static str,
+    },
     /// The body's framing is broken.
     BadBody,
     /// No server can be given the request, and it may not wait (any longer).
@@ -61,7 +64,7 @@ impl Reject {
             Self::BadFraming => (StatusCode::BAD_REQUEST, "bad_framing", "invalid_request_error"),
             Self::Denied(denial) => denial.row(),
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", "invalid_request_error"),
-            Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout", "invalid_request_error"),
+            Self::BodyTimeout { .. } => (StatusCode::REQUEST_TIMEOUT, "body_timeout", "invalid_request_error"),
             Self::BadBody => (StatusCode::BAD_REQUEST, "bad_body", "invalid_request_error"),
             Self::Unavailable { why: Unavailable::NoneLive, .. } => {
                 (StatusCode::SERVICE_UNAVAILABLE, "no_live_server", "server_error")
@@ -96,7 +99,7 @@ impl Reject {
             Self::BodyTooLarge { limit_bytes } => {
                 format!("The request body is larger than the {limit_bytes} bytes that this gateway accepts.")
             }
-            Self::BodyTimeout => "The request body did not arrive in time.".into(),
+            Self::BodyTimeout { .. } => "The request body did not arrive in time.".into(),
             Self::BadBody => "The request body is not framed as its headers say.".into(),
             Self::Unavailable { why: Unavailable::NoneLive, .. } => {
                 "No model server is in service. Try again later.".into()

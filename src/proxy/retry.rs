@@ -27,6 +27,27 @@ pub(super) fn is_timeout(etype: &ErrorType) -> bool {
     [FIRST_BYTE_TIMEOUT, RESPONSE_IDLE_TIMEOUT, TOTAL_TIMEOUT].contains(etype)
 }
 
+/// The key of the time limit that ended an attempt, of those after which the request may be tried elsewhere.
+fn attempts_limit(error: &Error) -> Option<&'static str> {
+    match error.etype() {
+        ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout => Some("connect"),
+        etype if *etype == SERVER_GONE => Some("dead_stream_limit"),
+        _ => None,
+    }
+}
+
+/// The key of the time limit that ended a request.
+pub(super) fn requests_limit(error: &Error) -> Option<&'static str> {
+    match error.etype() {
+        etype if *etype == FIRST_BYTE_TIMEOUT => Some("first_byte"),
+        etype if *etype == RESPONSE_IDLE_TIMEOUT => Some("response_idle"),
+        etype if *etype == TOTAL_TIMEOUT => Some("total"),
+        // Towards servers there is no such limit.
+        ErrorType::WriteTimedout => Some("client_write"),
+        _ => None,
+    }
+}
+
 /// Whether the server's answer sends the request elsewhere.
 pub(super) fn is_refusal(etype: &ErrorType) -> bool {
     [RETRYABLE_STATUS, LEAVING, STREAM_ERROR].contains(etype)
@@ -49,7 +70,12 @@ impl Proxy {
             server.address_failed(peer._address.as_inet());
             server.note_tls_failure(&error);
         }
-        let error = error.into_up();
+        let mut error = error.into_up();
+        if is_our_own(&error) {
+            // Pingora calls it internal when no socket can be made; for the request it is a connection that did not
+            // come about.
+            error.etype = ErrorType::SocketError;
+        }
         self.judge_failure(session, ctx, &error, false);
         self.attempt_failed(session, ctx, error)
     }
@@ -117,6 +143,13 @@ impl Proxy {
         if let Some(lease) = ctx.lease.take() {
             self.metrics.attempt_ended(lease.server(), result);
             ctx.tried.insert(lease.server());
+        }
+        if let Some(limit) = attempts_limit(&error) {
+            self.metrics.timed_out(limit);
+        }
+        if !has_answer_begun(session) {
+            // The client was not sent the status of this attempt.
+            ctx.status = None;
         }
         let may_retry = reason.is_some() && has_attempts_left(ctx) && !has_answer_begun(session);
         ctx.retry_reason = reason.filter(|_| may_retry);

@@ -153,7 +153,9 @@ impl Reloader {
     /// When the configuration cannot be run. Then nothing has changed.
     pub async fn reload(&self, trigger: Trigger) -> Result<Arc<Applied>, Arc<Refused>> {
         let _one_at_a_time = self.one_at_a_time.lock().await;
-        match self.try_reload(trigger).await {
+        let reloaded = self.try_reload(trigger).await;
+        self.live.metrics().config_refused(reloaded.is_err());
+        match reloaded {
             Ok(applied) => {
                 let refused = self.refused.write().take();
                 let Some(applied) = applied.map(Arc::new) else {

@@ -17,6 +17,11 @@ impl Expiry {
         Ok(Self(parsed.validity().not_after))
     }
 
+    /// Since 1970.
+    pub(super) fn seconds(self) -> i64 {
+        self.0.timestamp()
+    }
+
     pub(super) fn is_over(self) -> bool {
         self.0 < ASN1Time::now()
     }

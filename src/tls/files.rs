@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use rustls::pki_types::pem::{self, PemObject};
@@ -89,6 +90,8 @@ pub(super) struct Reloading<T> {
     current: RwLock<Arc<T>>,
     /// Of the contents, or of the failure to read them, that were tried last.
     tried: Mutex<u64>,
+    /// Whether those could not be used. Relaxed: nothing is published through it.
+    is_refused: AtomicBool,
 }
 
 impl<T> fmt::Debug for Reloading<T> {
@@ -102,11 +105,17 @@ impl<T> Reloading<T> {
     pub(super) fn load(paths: Vec<(Part, PathBuf)>, make: Make<T>) -> Result<Self, Unusable> {
         let contents = contents(&paths)?;
         let current = RwLock::new(Arc::new(make(&contents)?));
-        Ok(Self { paths, make, current, tried: Mutex::new(contents.fingerprint) })
+        let tried = Mutex::new(contents.fingerprint);
+        Ok(Self { paths, make, current, tried, is_refused: AtomicBool::new(false) })
     }
 
     pub(super) fn current(&self) -> Arc<T> {
         Arc::clone(&self.current.read())
+    }
+
+    /// Whether the files were last found to be such that they cannot be used.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed)
     }
 
     /// Reads the files again, which may block. What is broken is reported once and changes nothing.
@@ -122,7 +131,9 @@ impl<T> Reloading<T> {
             return Refresh::Unchanged;
         }
         *tried = fingerprint;
-        match contents.and_then(|contents| (self.make)(&contents)) {
+        let made = contents.and_then(|contents| (self.make)(&contents));
+        self.is_refused.store(made.is_err(), Ordering::Relaxed);
+        match made {
             Ok(made) => {
                 *self.current.write() = Arc::new(made);
                 Refresh::Renewed

@@ -84,6 +84,12 @@ impl Listener {
         self.loaded.current().expiry.to_string()
     }
 
+    /// The same in seconds since 1970.
+    #[must_use]
+    pub fn valid_until_seconds(&self) -> i64 {
+        self.loaded.current().expiry.seconds()
+    }
+
     /// Whether the certificate in force is no longer valid.
     #[must_use]
     pub fn is_expired(&self) -> bool {
@@ -131,6 +137,10 @@ impl ListenerFiles {
 impl Watched for Listener {
     fn refresh(&self) -> Refresh {
         self.loaded.refresh()
+    }
+
+    fn is_refused(&self) -> bool {
+        self.loaded.is_refused()
     }
 
     fn describe(&self) -> String {

@@ -119,6 +119,10 @@ impl Watched for Upstream {
         self.loaded.refresh()
     }
 
+    fn is_refused(&self) -> bool {
+        self.loaded.is_refused()
+    }
+
     fn describe(&self) -> String {
         let paths = self.files.identity.iter().flat_map(|(certificate, key)| [certificate, key]);
         let paths: Vec<_> = self.files.ca.iter().chain(paths).map(|path| path.display().to_string()).collect();

@@ -17,6 +17,9 @@ pub trait Watched: Send + Sync {
     /// Reads the files again, which may block. When they have changed and are good, they are in force from then on.
     fn refresh(&self) -> Refresh;
 
+    /// Whether the files were last found to be such that they cannot be used.
+    fn is_refused(&self) -> bool;
+
     /// What it is, for the log.
     fn describe(&self) -> String;
 }

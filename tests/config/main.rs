@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
 
 mod check;
+mod documents;
 mod files;
 mod flags;
 mod tls;

@@ -136,6 +136,35 @@ async fn clients_cannot_make_new_series() {
 
 /// A burst of requests of every kind at once, whose clients stay or leave; in the end nothing is counted as running.
 #[tokio::test]
+async fn a_request_is_found_in_the_log_by_its_id() {
+    let server = Backend::start(reply(json_response(200, "{}"))).await;
+    let tidegate = Tidegate::start(&Setup::one_group([&server]).logging("tidegate=debug")).await;
+    tidegate.exchange(&request("POST", CHAT, "X-Request-Id: good-1\r\n", b"{}")).await;
+    tidegate.logs("request good-1 has ended: complete, status 200, reason none, 1 attempts, the last on 127.").await;
+    tidegate.exchange(&request("POST", "/sleep", "X-Request-Id: bad-1\r\n", b"{}")).await;
+    let line = "request bad-1 has ended: rejected, status 403, reason closed_path, 0 attempts, the last on no server";
+    tidegate.logs(line).await;
+
+    let refusing = Setup::one_group([closed_address()]).without_health().logging("tidegate=debug");
+    let tidegate = Tidegate::start(&refusing).await;
+    tidegate.exchange(&request("POST", CHAT, "X-Request-Id: bad-2\r\n", b"{}")).await;
+    tidegate.logs("request bad-2: an attempt failed and is tried elsewhere").await;
+    tidegate.logs("request bad-2 has ended: rejected, status 502, reason not_reachable, 3 attempts").await;
+}
+
+#[tokio::test]
+async fn a_status_that_was_sent_to_nobody_is_not_counted() {
+    let shutting_down = r#"{"error":{"message":"cannot schedule new futures after shutdown","code":500}}"#;
+    let server = Backend::start(reply(json_response(500, shutting_down))).await;
+    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+    let waiting = tidegate.begin(&post(CHAT, b"{}")).await;
+    until("it waits for another server", async || tidegate.metric("tidegate_queue_requests", &[]).await == 1.0).await;
+    drop(waiting);
+    tidegate.finished(1).await;
+    assert_eq!(tidegate.metric("tidegate_requests_total", &["code=\"none\""]).await, 1.0);
+}
+
+#[tokio::test]
 async fn any_mixture_of_trouble_leaves_the_counters_at_zero() {
     let gate = Gate::closed();
     let (first, second) = (many_sided(&gate).await, many_sided(&gate).await);

@@ -69,10 +69,16 @@ async fn servers_from_a_file_come_and_go_while_a_stream_runs() {
     // A bad file leaves the servers as they are, and is reported once.
     std::fs::write(&file, "gpu-1:8000\n").unwrap();
     until("the bad line is reported", async || tidegate.stderr().contains("line 1: found gpu-1:8000")).await;
+    let failed = async |count| {
+        until("the metric says so", async || tidegate.metric("tidegate_discovery_failed", &["file"]).await == count)
+            .await;
+    };
+    failed(1.0).await;
     std::fs::remove_file(&file).unwrap();
     assert_eq!(names(&tidegate.status().await), [listed.name(), a.name()]);
     publish(&file, &[&b]);
     has(&tidegate, &[&listed, &b]).await;
+    failed(0.0).await;
     assert_eq!(tidegate.stderr().matches("the servers stay as they are").count(), 1, "{}", tidegate.stderr());
     // An empty one means that there are none.
     publish(&file, &[]);
@@ -80,6 +86,11 @@ async fn servers_from_a_file_come_and_go_while_a_stream_runs() {
     assert_eq!(tidegate.exchange(&post(CHAT, &body_of(200))).await.status(), 200);
     assert_eq!(listed.count(), 1);
     assert_eq!(tidegate.status().await["config_generation"], generation, "the configuration is the same");
+    let text = yaml(tidegate.address, tidegate.admin, &file, &listed.address().to_yaml());
+    let text: Vec<&str> = text.split(&format!(", discover: {{ file: {}, interval: 100ms }}", file.display())).collect();
+    tidegate.write_text(&text.concat());
+    assert_eq!(tidegate.admin_post("/reload", "").await.status(), 200);
+    until("the source is forgotten", async || !tidegate.metrics().await.contains("tidegate_discovery_failed{")).await;
 
     gate.open();
     assert_eq!(stream.response().await.end, End::Complete);

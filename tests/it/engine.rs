@@ -283,6 +283,7 @@ async fn a_silent_stream_on_a_server_that_refuses_connections_is_dead() {
     let (body, end) = client.rest().await;
     assert!(body.is_empty() && end != End::Complete, "{end:?}");
     assert_eq!(tidegate.metric("tidegate_server_faults_total", &["kind=\"stream\""]).await, 1.0);
+    assert_eq!(tidegate.metric("tidegate_timeouts_total", &["limit=\"dead_stream_limit\""]).await, 1.0);
     tidegate.idle().await;
 }
 
@@ -310,5 +311,6 @@ async fn a_request_that_waits_for_a_server_that_refuses_connections_is_tried_els
     drop(silent);
     assert_eq!(client.response().await.json()["length"], 400);
     assert_eq!(tidegate.metric("tidegate_server_faults_total", &["kind=\"reset\""]).await, 1.0);
+    assert_eq!(tidegate.metric("tidegate_timeouts_total", &["limit=\"dead_stream_limit\""]).await, 1.0);
     tidegate.idle().await;
 }

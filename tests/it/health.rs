@@ -256,6 +256,11 @@ async fn faults_do_not_take_out_more_than_a_share_of_a_group() {
         assert_eq!(ask(&tidegate).await, 500);
     }
     assert_eq!(tidegate.metric("tidegate_server_health", &["state=\"out\""]).await, 1.0);
+    let name = servers[0].backend.name();
+    let of_the_first = tidegate.metric("tidegate_ejections_spared_total", &[&format!("server=\"{name}\"")]).await;
+    assert_eq!(of_the_first, 0.0, "it could be spared");
+    let spared = tidegate.metric("tidegate_ejections_spared_total", &["reason=\"status\""]).await;
+    assert!(spared > 2.0, "the others go on failing: {spared}");
 }
 
 #[tokio::test]

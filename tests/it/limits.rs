@@ -7,6 +7,16 @@ use crate::support::*;
 const CHAT: &str = "/v1/chat/completions";
 const SOON: Duration = Duration::from_secs(2);
 
+/// Waits until so many requests and attempts are counted as ended by a time limit, and by no other.
+async fn timed_out(tidegate: &Tidegate, limit: &str, count: f64) {
+    let label = format!("limit=\"{limit}\"");
+    until(&format!("{limit} has ended {count}"), async || {
+        tidegate.metric("tidegate_timeouts_total", &[&label]).await == count
+    })
+    .await;
+    assert_eq!(tidegate.metric("tidegate_timeouts_total", &[]).await, count);
+}
+
 fn with_timeouts<S: ToYaml>(servers: impl IntoIterator<Item = S>, timeouts: &str) -> Setup {
     Setup::one_group(servers).section("timeouts", timeouts)
 }
@@ -21,6 +31,7 @@ async fn a_server_that_cannot_be_connected_in_time_gives_502() {
     assert_refusal(&tidegate.exchange(&post(CHAT, &body_of(100))).await, 502);
     assert!(start.elapsed() >= Duration::from_millis(600), "both attempts have their time");
     tidegate.idle().await;
+    timed_out(&tidegate, "connect", 2.0).await;
 }
 
 // B67
@@ -52,6 +63,7 @@ async fn a_first_byte_that_does_not_come_in_time_gives_504_and_no_retry() {
         server.closed_within(SOON, 1).await;
         tidegate.idle().await;
         assert_eq!((server.count(), other.count()), (1, 0));
+        timed_out(&tidegate, "first_byte", 1.0).await;
     }
 }
 
@@ -71,6 +83,7 @@ async fn a_stream_that_pauses_too_long_ends_broken() {
     tidegate.idle().await;
     tidegate.finished(1).await;
     assert_eq!(tidegate.metric("tidegate_requests_total", &["outcome=\"upstream_broken\""]).await, 1.0);
+    timed_out(&tidegate, "response_idle", 1.0).await;
 }
 
 // B67
@@ -105,6 +118,7 @@ async fn the_total_limit_gives_504_before_the_first_byte_and_a_broken_end_after_
     assert_ne!(response.end, End::Complete);
     server.closed_within(SOON, 2).await;
     tidegate.idle().await;
+    timed_out(&tidegate, "total", 2.0).await;
 }
 
 #[tokio::test]
@@ -156,6 +170,7 @@ async fn a_body_that_stops_coming_gives_408_or_a_close() {
     }
     assert_eq!(server.connections(), 0);
     tidegate.idle().await;
+    timed_out(&tidegate, "request_body_idle", 2.0).await;
 }
 
 #[tokio::test]
@@ -179,6 +194,7 @@ async fn a_body_that_comes_too_slowly_gives_408_or_a_close() {
     }
     assert_eq!(server.connections(), 0);
     tidegate.idle().await;
+    timed_out(&tidegate, "request_body", 1.0).await;
 }
 
 #[tokio::test]
@@ -238,4 +254,5 @@ async fn a_client_that_does_not_read_is_given_up_and_its_server_freed() {
     assert_ne!(client.rest().await.1, End::Complete);
     until("the server is freed", async || server.ends().len() == 1).await;
     tidegate.idle().await;
+    timed_out(&tidegate, "client_write", 1.0).await;
 }

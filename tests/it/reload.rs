@@ -57,6 +57,7 @@ async fn a_bad_file_changes_nothing_and_says_why_and_the_next_good_one_is_taken(
         let status = tidegate.status().await;
         assert_eq!(status["config_generation"], 1);
         assert_eq!(status["config_refused"]["problems"].to_string(), problems);
+        assert_eq!(tidegate.metric("tidegate_config_refused", &[]).await, 1.0);
     }
     std::fs::remove_file(tidegate.configuration()).unwrap();
     tidegate.signal(Signal::SIGHUP);
@@ -70,6 +71,7 @@ async fn a_bad_file_changes_nothing_and_says_why_and_the_next_good_one_is_taken(
 
     tidegate.reload(&Setup::one_group([&new])).await;
     assert_eq!(tidegate.status().await["config_refused"], serde_json::Value::Null);
+    assert_eq!(tidegate.metric("tidegate_config_refused", &[]).await, 0.0);
     assert_eq!(tidegate.exchange(&post(CHAT, &body_of(200))).await.status(), 200);
     assert_eq!((old.count(), new.count()), (1, 1));
 }

@@ -61,6 +61,7 @@ async fn streams_go_on_when_no_file_is_left_and_everything_works_again_after() {
     // A connection that is held already; what lacks is one to a server.
     let refused = idle[0].exchange(&post(CHAT, &body_of(100))).await;
     assert_refusal(&refused, 502);
+    assert_eq!(refused.head.get("x-tidegate-error"), Some("not_reachable"));
     // One that waits to be accepted.
     let mut waiting = tidegate.begin(&post(CHAT, &body_of(100))).await;
     assert!(waiting.is_quiet_for(Duration::from_millis(300)).await, "there is no file for it");
@@ -78,6 +79,7 @@ async fn streams_go_on_when_no_file_is_left_and_everything_works_again_after() {
     assert_eq!(waiting.response().await.status(), 200, "it waited and is served");
     assert_eq!(tidegate.exchange(&post(CHAT, &body_of(100))).await.status(), 200);
     tidegate.idle().await;
+    assert_eq!(tidegate.metric("tidegate_server_faults_total", &[]).await, 0.0, "it is no fault of the server's");
     drop((streams, waiting));
     until("files are closed again", async || tidegate.open_files() < OPEN_FILES as usize / 2).await;
 }

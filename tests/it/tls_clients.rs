@@ -221,12 +221,18 @@ async fn a_new_certificate_is_shown_and_a_broken_one_is_not() {
     let other = secured.authority.issue("other", &[&ip]);
     std::fs::copy(&other.key, &secured.pair.key).unwrap();
     let refused = "tls files have changed but are not used, listener: ";
-    until("the broken pair is noticed", async || secured.tidegate.stderr().contains(refused)).await;
+    let tidegate = &secured.tidegate;
+    assert_eq!(tidegate.metric("tidegate_tls_files_refused", &[]).await, 0.0);
+    until("the broken pair is noticed", async || tidegate.stderr().contains(refused)).await;
     assert_eq!(shown().await, first);
+    assert_eq!(tidegate.metric("tidegate_tls_files_refused", &[]).await, 1.0);
 
     std::fs::copy(&other.certificate, &secured.pair.certificate).unwrap();
     until("the new certificate is shown", async || shown().await == other.der().to_vec()).await;
-    assert_eq!(secured.tidegate.stderr().matches(refused).count(), 1, "{}", secured.tidegate.stderr());
+    assert_eq!(tidegate.stderr().matches(refused).count(), 1, "{}", tidegate.stderr());
+    assert_eq!(tidegate.metric("tidegate_tls_files_refused", &[]).await, 0.0);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    assert!(tidegate.metric("tidegate_tls_certificate_valid_until_seconds", &[]).await > now);
     gate.open();
     let rest = [sse_event(1).as_bytes(), b"data: [DONE]\n\n"].concat();
     assert_eq!(streaming.rest().await, (rest, End::Complete), "connections go on with the certificate they began with");

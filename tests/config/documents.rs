@@ -1,0 +1,210 @@
+//! What `docs/operations.md` and the README say, compared with the program: keys, defaults, errors, metrics.
+//!
+//! A default is compared by what it does: a configuration in which it is written must be the one in which it is not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tidegate::config::{Flags, known_keys, load};
+
+/// Numbers that bound nothing: what the policy decides by.
+const NO_LIMITS: [&str; 4] =
+    ["groups[].up_to_tokens", "policy.affinity_strength", "policy.redirect_threshold", "policy.sensitivity"];
+
+/// Values of every kind of limit. One of them is not the default of a key.
+const OTHERS: [&str; 6] = ["7", "7s", "70ms", "7KiB", "0.25", "9"];
+
+/// An almost empty configuration, in which nothing is switched off that has limits.
+fn base() -> Value {
+    json!({
+        "groups": [{
+            "name": "a", "up_to_tokens": "9", "servers": [{ "address": "gpu:1" }], "discover": { "dns": "gpus:1" }
+        }],
+        "access": { "keys": [{ "name": "k", "key": "sk" }] },
+        "cors": { "allow_origins": ["any"] },
+    })
+}
+
+/// YAML in one line, all texts without quotes: a quoted `"5s"` is no duration.
+fn yaml(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let fields: Vec<_> = fields.iter().map(|(key, value)| format!("{key}: {}", yaml(value))).collect();
+            format!("{{{}}}", fields.join(", "))
+        }
+        Value::Array(items) => format!("[{}]", items.iter().map(yaml).collect::<Vec<_>>().join(", ")),
+        Value::String(text) => text.clone(),
+        other => panic!("not used here: {other}"),
+    }
+}
+
+/// The base with a key (`groups[].servers[].max_in_flight`) set to a value.
+fn with(key: &str, value: &str) -> Value {
+    let mut root = base();
+    let mut place = &mut root;
+    for part in key.split('.') {
+        let (name, is_list) = part.strip_suffix("[]").map_or((part, false), |name| (name, true));
+        place = &mut place[name];
+        if is_list {
+            place = &mut place[0];
+        }
+    }
+    *place = Value::String(value.to_owned());
+    root
+}
+
+/// The configuration that would run; the problem when there is none.
+fn in_force(configuration: &Value) -> Result<String, String> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), yaml(configuration)).unwrap();
+    let loaded = load(Some(file.path()), &Flags::default(), &|_| None);
+    loaded.map(|loaded| format!("{:?}", loaded.config)).map_err(|refusal| refusal.to_string())
+}
+
+/// Whether a key takes a number, a size or a duration, and nothing else.
+fn is_number(key: &str) -> bool {
+    let takes = |value| in_force(&with(key, value)).is_ok();
+    !takes("abc") && OTHERS.iter().any(|value| takes(value))
+}
+
+fn document(name: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+}
+
+/// The cells of the first table below a heading, without its head.
+fn table(text: &str, heading: &str) -> Vec<Vec<String>> {
+    let below = text.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no heading {heading}")).1;
+    let lines = below.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+    let cells = |line: &str| line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect();
+    let rows: Vec<Vec<String>> = lines.skip(2).map(cells).collect();
+    assert!(rows.len() > 10, "a table below {heading}");
+    rows
+}
+
+/// The texts in backticks.
+fn quoted(cell: &str) -> Vec<String> {
+    cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Fails when a written default is not the one that is in force.
+fn assert_default(key: &str, default: &str) {
+    let unset = in_force(&base()).unwrap();
+    let set = in_force(&with(key, default)).unwrap_or_else(|problem| panic!("{key} cannot be {default}: {problem}"));
+    assert!(set == unset, "the default of {key} is not {default}");
+    let is_felt = OTHERS.iter().any(|other| in_force(&with(key, other)).is_ok_and(|set| set != unset));
+    assert!(is_felt, "{key} changes nothing, so {default} was not compared with anything");
+}
+
+#[test]
+fn every_limit_is_in_the_operations_chapter_with_its_default() {
+    let limits: BTreeMap<String, String> = table(&document("docs/operations.md"), "### Limits with a key")
+        .iter()
+        .map(|row| (quoted(&row[0]).remove(0), quoted(&row[1]).remove(0)))
+        .collect();
+    for (key, default) in &limits {
+        assert_default(key, default);
+    }
+    let expected: BTreeSet<String> =
+        known_keys().into_iter().filter(|key| !NO_LIMITS.contains(&key.as_str()) && is_number(key)).collect();
+    assert_eq!(limits.into_keys().collect::<BTreeSet<_>>(), expected);
+}
+
+#[test]
+fn the_readme_names_every_key_and_the_same_defaults() {
+    let mut named = BTreeSet::new();
+    for row in table(&document("README.md"), "## Configuration") {
+        let (mut keys, defaults) = (quoted(&row[0]), quoted(&row[1]));
+        for place in 1..keys.len() {
+            // `upstream.tls.certificate`, `.key`, and for short also without the dot and what is before it.
+            let before = keys[0].rsplit_once('.').map_or("", |(before, _)| before).to_owned();
+            if !known_keys().contains(&keys[place]) {
+                keys[place] = format!("{before}.{}", keys[place].trim_start_matches('.'));
+            }
+        }
+        for (place, key) in keys.iter().enumerate() {
+            if is_number(key) && !row[1].starts_with("as ") && row[1] != "required" {
+                assert_default(key, defaults.get(place).or(defaults.last()).unwrap());
+            }
+        }
+        named.extend(keys);
+    }
+    // Sections are named by what is in them.
+    let is_section = |key: &String| {
+        known_keys().iter().any(|other| other.starts_with(&format!("{key}.")))
+            || known_keys().iter().any(|other| other.starts_with(&format!("{key}[]")))
+    };
+    let of_one_server = |key: &String| key.starts_with("groups[].servers[].tls.");
+    let keys: BTreeSet<String> =
+        known_keys().into_iter().filter(|key| !is_section(key) && !of_one_server(key)).collect();
+    let missing: Vec<_> = keys.difference(&named).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let unknown: Vec<_> = named.iter().filter(|key| !known_keys().contains(key.trim_end_matches("[]"))).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+}
+
+/// The words of a text that may stand in the name of a metric.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '{'))
+}
+
+#[test]
+fn every_error_is_in_the_table_with_its_status() {
+    let written: BTreeSet<(String, String)> = table(&document("docs/operations.md"), "## Errors of Tidegate's own")
+        .iter()
+        .map(|row| (quoted(&row[0]).remove(0), row[1].clone()))
+        .collect();
+    let mut in_code = BTreeSet::new();
+    for file in ["src/proxy/reject.rs", "src/access/denial.rs"] {
+        let text = document(file);
+        for row in text.split("(StatusCode::").skip(1) {
+            let (status, rest) = row.split_once(", \"").unwrap();
+            let status = match status {
+                "BAD_REQUEST" => "400",
+                "UNAUTHORIZED" => "401",
+                "FORBIDDEN" => "403",
+                "REQUEST_TIMEOUT" => "408",
+                "PAYLOAD_TOO_LARGE" => "413",
+                "URI_TOO_LONG" => "414",
+                "TOO_MANY_REQUESTS" => "429",
+                "REQUEST_HEADER_FIELDS_TOO_LARGE" => "431",
+                "INTERNAL_SERVER_ERROR" => "500",
+                "BAD_GATEWAY" => "502",
+                "SERVICE_UNAVAILABLE" => "503",
+                "GATEWAY_TIMEOUT" => "504",
+                other => panic!("a status that this test does not know: {other}"),
+            };
+            in_code.insert((rest.split('"').next().unwrap().to_owned(), status.to_owned()));
+        }
+    }
+    assert_eq!(written, in_code);
+}
+
+#[test]
+fn every_metric_that_is_named_exists() {
+    let mut source = String::new();
+    for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/metrics")).unwrap() {
+        source += &std::fs::read_to_string(entry.unwrap().path()).unwrap();
+    }
+    let known: BTreeSet<&str> = source.split('"').filter(|text| text.starts_with("tidegate_")).collect();
+    assert!(known.contains("tidegate_requests"), "{known:?}");
+    let exists = |name: &str| {
+        let suffixes = ["", "_total", "_bucket", "_sum", "_count"];
+        suffixes.iter().any(|suffix| name.strip_suffix(suffix).is_some_and(|name| known.contains(name)))
+    };
+    for file in ["docs/operations.md", "README.md"] {
+        let text = document(file);
+        for name in words(&text).filter(|word| word.starts_with("tidegate_")) {
+            let name = name.split('{').next().unwrap();
+            assert!(exists(name) || name.ends_with("_upgrade") || name == "tidegate_", "{file}: {name}");
+        }
+    }
+    // `rejections{reason="..."}` is short for `tidegate_rejections_total`.
+    let text = document("docs/operations.md");
+    let short: Vec<_> =
+        words(&text).filter_map(|word| word.split_once('{')).filter(|(name, _)| !name.is_empty()).collect();
+    assert!(short.len() > 50, "{short:?}");
+    for (name, _) in short {
+        assert!(name.starts_with("tidegate_") || exists(&format!("tidegate_{name}")), "{name}");
+    }
+}
