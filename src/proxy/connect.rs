@@ -94,41 +94,51 @@ impl Proxy {
 
     /// A place on a server: at once, or when it is this request's turn.
     async fn place(&self, session: &mut Session, ctx: &mut RequestContext) -> Result<Lease> {
-        let (balancer, queue) = (self.live.balancer(), self.live.queue());
-        let class = ctx.demand.map_or(0, |demand| balancer.standard_group(&demand));
-        let why = if queue.is_waiting(class) {
-            Unavailable::NoneFree
-        } else {
-            let lease = match &ctx.demand {
-                Some(demand) => balancer.acquire(demand, &ctx.tried),
-                None => balancer.acquire_weightless(&ctx.tried),
-            };
-            match lease {
-                Ok(lease) => return Ok(lease),
-                Err(unavailable) => unavailable,
-            }
-        };
+        let queue = self.live.queue();
         let limits = ctx.config().queue;
-        let Some(max_wait) = limits.max_wait else {
-            return refuse(ctx, Reject::Unavailable { why, retry_after_seconds: RETRY_AFTER_SECONDS });
-        };
+        let class = ctx.demand.map_or(0, |demand| self.live.balancer().standard_group(&demand));
+        if limits.max_wait.is_none() || !queue.is_waiting(class) {
+            match self.place_now(ctx) {
+                Ok(lease) => return Ok(lease),
+                Err(why) if limits.max_wait.is_none() => {
+                    return refuse(ctx, Reject::Unavailable { why, retry_after_seconds: RETRY_AFTER_SECONDS });
+                }
+                Err(_) => {}
+            }
+        }
         let bytes = usize::try_from(ctx.request_bytes).unwrap_or(usize::MAX);
         let mut ticket = match queue.join(ctx.demand, &ctx.tried, bytes, &limits) {
             Ok(ticket) => ticket,
             Err(Full { retry_after_seconds }) => return refuse(ctx, Reject::QueueFull { retry_after_seconds }),
         };
-        let deadline = match ctx.config().timeouts.total {
-            Some(total) => (Instant::now() + max_wait).min(ctx.started + total),
-            None => Instant::now() + max_wait,
-        };
+        let now = Instant::now();
+        let ends =
+            [limits.max_wait.map(|wait| now + wait), ctx.config().timeouts.total.map(|total| ctx.started + total)];
+        let deadline = ends.into_iter().flatten().min().unwrap_or(now);
         tokio::select! {
             biased;
             lease = ticket.served() => Ok(lease),
-            gone = session.downstream_session.read_body_or_idle(true) => Err(left_or_late(gone)),
+            gone = session.downstream_session.read_body_or_idle(true) => {
+                let over = left_or_late(gone);
+                if is_timeout(over.etype()) {
+                    // It goes by its time, not by its client.
+                    let _worth_coming_back = ticket.give_up();
+                }
+                Err(over)
+            }
             () = sleep_until(deadline) => {
                 let retry_after_seconds = ticket.give_up();
-                refuse(ctx, Reject::Unavailable { why, retry_after_seconds })
+                // What is in the way now may be another thing than when it came.
+                self.place_now(ctx).or_else(|why| refuse(ctx, Reject::Unavailable { why, retry_after_seconds }))
             }
+        }
+    }
+
+    fn place_now(&self, ctx: &RequestContext) -> Result<Lease, Unavailable> {
+        let balancer = self.live.balancer();
+        match &ctx.demand {
+            Some(demand) => balancer.acquire(demand, &ctx.tried),
+            None => balancer.acquire_weightless(&ctx.tried),
         }
     }
 

@@ -30,6 +30,9 @@ pub(super) const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// connection from a kept one.
 const NEW_CONNECTION: u32 = u32::MAX;
 
+/// The limit's key.
+const REQUEST_HEADER: &str = "request_header";
+
 tokio::task_local! {
     /// When this connection was accepted.
     static ACCEPTED: Instant;
@@ -141,7 +144,13 @@ impl ServerApp for ClientConnections {
         let greeted = timeout_at(accepted + request_header, self.greet(stream));
         let (stream, is_http2) = tokio::select! {
             biased;
-            greeted = greeted => greeted.ok()??,
+            greeted = greeted => match greeted {
+                Ok(greeted) => greeted?,
+                Err(_) => {
+                    self.live.metrics().timed_out(REQUEST_HEADER);
+                    return None;
+                }
+            },
             () = self.drain.last_call_over() => return None,
         };
         let requests = Arc::new(Requests::new(self, is_http2));
@@ -219,7 +228,11 @@ impl HttpServerApp for Requests {
             tokio::select! {
                 biased;
                 reused = &mut served => return reused,
-                () = sleep_until(deadline) => {}
+                () = sleep_until(deadline) => {
+                    if !HEADER_HAS_COME.with(Cell::get) {
+                        self.live.metrics().timed_out(REQUEST_HEADER);
+                    }
+                }
                 () = self.drain.last_call_over() => {}
             }
             if HEADER_HAS_COME.with(Cell::get) { served.await } else { None }

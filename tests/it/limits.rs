@@ -135,6 +135,7 @@ async fn a_header_that_does_not_come_in_time_closes_the_connection() {
     }
     assert!(open.is_empty(), "still open after these bytes and 3 s: {open:?}");
     assert_eq!(server.connections(), 0);
+    timed_out(&tidegate, "request_header", 4.0).await;
 }
 
 #[tokio::test]

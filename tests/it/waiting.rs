@@ -149,6 +149,41 @@ async fn waiting_ends_with_the_time_of_the_whole_request() {
     assert!([503, 504].contains(&second.status()), "{}", second.status());
     assert_eq!(first.response().await.status(), 504);
     tidegate.idle().await;
+    let exits =
+        async |result: &str| tidegate.metric("tidegate_queue_exits_total", &[&format!("result=\"{result}\"")]).await;
+    assert_eq!((exits("time_up").await, exits("client_gone").await), (1.0, 0.0), "its client stayed");
+}
+
+#[tokio::test]
+async fn all_that_waited_in_vain_are_told_what_was_in_the_way_at_the_end() {
+    let gate = Gate::closed();
+    let server = Backend::start(hold(&gate, json_response(200, "{}"))).await;
+    let tidegate =
+        Tidegate::start(&one_place(&server).section("queue", "{ server_max_in_flight: 1, max_wait: 1s }")).await;
+    let reasons = async |mut clients: Vec<Client>| {
+        let mut reasons = Vec::new();
+        for client in &mut clients {
+            reasons.push(client.response().await.head.get("x-tidegate-error").unwrap_or_default().to_owned());
+        }
+        reasons
+    };
+    let mut running = tidegate.begin(&post(CHAT, &body_of(100))).await;
+    server.requests(1).await;
+    let begin = async || {
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            clients.push(tidegate.begin(&post(CHAT, &body_of(100))).await);
+        }
+        clients
+    };
+    assert_eq!(reasons(begin().await).await, ["no_free_server"; 3]);
+    let clients = begin().await;
+    until("they wait", async || tidegate.metric("tidegate_queue_requests", &[]).await == 3.0).await;
+    assert_eq!(tidegate.admin_post(&format!("/drain?server={}", server.name()), "").await.status(), 200);
+    assert_eq!(reasons(clients).await, ["no_live_server"; 3]);
+    gate.open();
+    assert_eq!(running.response().await.status(), 200);
+    tidegate.idle().await;
 }
 
 #[tokio::test]
