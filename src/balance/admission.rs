@@ -28,13 +28,17 @@ impl Admission {
         Self { is_open: false, ..Self::default() }
     }
 
-    /// Whether a server on which so much runs may be given this much more.
+    /// Whether a server on which so much runs may be given another request at all.
+    pub(super) fn has_place(&self, usage: Usage) -> bool {
+        self.is_open && self.max_in_flight.is_none_or(|most| usage.in_flight < most)
+    }
+
+    /// Whether it may be given this much more.
     pub(super) fn admits(&self, usage: Usage, load: Load) -> bool {
-        let has_place = self.max_in_flight.is_none_or(|most| usage.in_flight < most);
         let has_room = self.max_load.is_none_or(|most| {
             usage.in_flight == 0 || usage.load.millitokens() + load.millitokens() <= most.millitokens()
         });
-        self.is_open && has_place && has_room
+        self.has_place(usage) && has_room
     }
 }
 

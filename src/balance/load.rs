@@ -1,6 +1,7 @@
 //! The unit of load, and the ledger: the only place where load is added and taken away.
 
-use super::Topology;
+use super::pick::Rank;
+use super::{Admission, Topology};
 
 /// An amount of work, in thousandths of a token.
 ///
@@ -44,16 +45,27 @@ impl Load {
 #[derive(Debug)]
 pub(super) struct Ledger {
     servers: Vec<Account>,
+    /// What choosing scans, by server: kept in step with `servers`, small and side by side.
+    ranks: Vec<Rank>,
     groups: Vec<Usage>,
     choices: u64,
+    /// How many servers have a limit on their load, which a rank cannot tell.
+    limited_in_load: usize,
 }
 
-/// What is counted for one server. Small and side by side, because choosing scans it.
+/// What is counted for one server, and what it may be given.
 #[derive(Debug, Clone, Copy, Default)]
 struct Account {
     usage: Usage,
+    admission: Admission,
     /// Sequence number of the last choice of this server; 0 is never.
     last_chosen: u64,
+}
+
+impl Account {
+    fn rank(&self) -> Rank {
+        Rank::new(self.usage, &self.admission, self.last_chosen)
+    }
 }
 
 /// Load and running requests of one server or group at one moment.
@@ -80,7 +92,8 @@ impl Usage {
 
 impl Ledger {
     pub(super) fn new(topology: &Topology) -> Self {
-        let mut ledger = Self { servers: Vec::new(), groups: Vec::new(), choices: 0 };
+        let (servers, ranks, groups) = (Vec::new(), Vec::new(), Vec::new());
+        let mut ledger = Self { servers, ranks, groups, choices: 0, limited_in_load: 0 };
         ledger.regroup(topology);
         ledger
     }
@@ -88,8 +101,11 @@ impl Ledger {
     /// Counts a request on a server.
     pub(super) fn book(&mut self, server: usize, group: Option<usize>, load: Load) {
         self.choices += 1;
-        self.servers[server].last_chosen = self.choices;
-        self.servers[server].usage.add(load);
+        let choice = self.choices;
+        self.change(server, |account| {
+            account.last_chosen = choice;
+            account.usage.add(load);
+        });
         if let Some(group) = group {
             self.groups[group].add(load);
         }
@@ -98,16 +114,30 @@ impl Ledger {
     /// Takes back exactly what [`book`](Self::book) added, from the group that the server is in by now. Called by the
     /// drop of a lease and by nothing else.
     pub(super) fn give_back(&mut self, server: usize, group: Option<usize>, load: Load) {
-        self.servers[server].usage.take(load);
+        self.change(server, |account| account.usage.take(load));
         if let Some(group) = group {
             self.groups[group].take(load);
         }
     }
 
+    /// Says what a server may be given. Unknown numbers are ignored.
+    pub(super) fn admit(&mut self, server: usize, admission: Admission) {
+        if server < self.servers.len() {
+            self.change(server, |account| account.admission = admission);
+            self.limited_in_load = self.servers.iter().filter(|account| account.admission.max_load.is_some()).count();
+        }
+    }
+
+    fn change(&mut self, server: usize, change: impl FnOnce(&mut Account)) {
+        let account = &mut self.servers[server];
+        change(account);
+        self.ranks[server] = account.rank();
+    }
+
     /// Makes room for the servers of a topology and adds its groups up anew.
     pub(super) fn regroup(&mut self, topology: &Topology) {
         let known = topology.servers().max().map_or(0, |server| server + 1).max(self.servers.len());
-        self.servers.resize(known, Account::default());
+        self.resize(known);
         let sum = |servers: &Vec<usize>| {
             servers.iter().fold(Usage::default(), |sum, server| {
                 let Usage { load, in_flight } = self.servers[*server].usage;
@@ -117,6 +147,11 @@ impl Ledger {
         self.groups = topology.groups().iter().map(sum).collect();
     }
 
+    fn resize(&mut self, known: usize) {
+        self.servers.resize(known, Account::default());
+        self.ranks.resize(known, Account::default().rank());
+    }
+
     /// A number for a new server: one on which nothing runs and that no group has, else the next one.
     pub(super) fn free_number(&mut self, topology: &Topology, is_taken: impl Fn(usize) -> bool) -> usize {
         let is_free = |server: &usize| {
@@ -124,20 +159,32 @@ impl Ledger {
                 && topology.group_of(*server).is_none()
                 && !is_taken(*server)
         };
-        if let Some(server) = (0..self.servers.len()).find(is_free) {
-            self.servers[server] = Account::default();
-            return server;
-        }
-        self.servers.push(Account::default());
-        self.servers.len() - 1
+        let free = (0..self.servers.len()).find(is_free).unwrap_or(self.servers.len());
+        self.resize(self.servers.len().max(free + 1));
+        self.change(free, |account| *account = Account::default());
+        free
     }
 
     pub(super) fn server(&self, server: usize) -> Usage {
         self.servers[server].usage
     }
 
-    pub(super) fn last_chosen(&self, server: usize) -> u64 {
+    pub(super) fn admission(&self, server: usize) -> &Admission {
+        &self.servers[server].admission
+    }
+
+    /// Sequence number of the last choice of a server; 0 is never.
+    pub(super) fn choice(&self, server: usize) -> u64 {
         self.servers[server].last_chosen
+    }
+
+    pub(super) fn ranks(&self) -> &[Rank] {
+        &self.ranks
+    }
+
+    /// Whether some server's limit depends on how large a request is.
+    pub(super) fn has_limits_on_load(&self) -> bool {
+        self.limited_in_load > 0
     }
 
     pub(super) fn group(&self, group: usize) -> Usage {
@@ -146,6 +193,10 @@ impl Ledger {
 
     pub(super) fn servers(&self) -> impl Iterator<Item = Usage> {
         self.servers.iter().map(|account| account.usage)
+    }
+
+    pub(super) fn admissions(&self) -> impl Iterator<Item = Admission> {
+        self.servers.iter().map(|account| account.admission)
     }
 
     pub(super) fn groups(&self) -> &[Usage] {

@@ -42,8 +42,8 @@
 //! Balancer (one, shared)
 //!   Mutex<State>
 //!     topology, policy, ties: replaced whole by reconfigure
-//!     admissions: set by health, draining, limits
 //!     Ledger: loads per server and group                <- booked by acquire, given back by Drop of Lease
+//!             admissions: set by health, draining, limits
 //! Lease (one per running request) -> Arc<Balancer>
 //! ```
 //!
@@ -86,7 +86,6 @@ struct State {
     topology: Arc<Topology>,
     policy: Arc<Policy>,
     ties: Ties,
-    admissions: Vec<Admission>,
     ledger: Ledger,
 }
 
@@ -136,8 +135,7 @@ impl Balancer {
     pub fn new(topology: Topology, policy: Policy, ties: Ties) -> Result<Self, GroupMismatch> {
         check_groups(&topology, &policy)?;
         let ledger = Ledger::new(&topology);
-        let admissions = vec![Admission::default(); ledger.servers().count()];
-        let state = State { topology: Arc::new(topology), policy: Arc::new(policy), ties, admissions, ledger };
+        let state = State { topology: Arc::new(topology), policy: Arc::new(policy), ties, ledger };
         Ok(Self { state: Mutex::new(state), capacity_came: OnceLock::new() })
     }
 
@@ -188,11 +186,7 @@ impl Balancer {
     /// When no server is live.
     pub fn acquire_weightless(self: &Arc<Self>, tried: &Tried) -> Result<Lease, Unavailable> {
         let mut state = self.state.lock();
-        let live = state.topology.servers().filter(|server| state.admissions[*server].is_open);
-        let untried = live.clone().filter(|server| !tried.contains(*server));
-        let server = pick::least_loaded(&state.ledger, untried, Ties::LeastRecentlyUsed)
-            .or_else(|| pick::least_loaded(&state.ledger, live, Ties::LeastRecentlyUsed))
-            .ok_or(Unavailable::NoneLive)?;
+        let server = state.lightest_live(tried).ok_or(Unavailable::NoneLive)?;
         let group = state.topology.group_of(server).unwrap_or(0);
         Ok(self.book(&mut state, server, group, Placement::Standard, Load::ZERO))
     }
@@ -203,8 +197,7 @@ impl Balancer {
         let mut state = self.state.lock();
         let state = &mut *state;
         let server = state.ledger.free_number(&state.topology, |server| reserved.contains(&server));
-        state.admissions.resize(state.admissions.len().max(server + 1), Admission::default());
-        state.admissions[server] = admission;
+        state.ledger.admit(server, admission);
         server
     }
 
@@ -217,8 +210,6 @@ impl Balancer {
         {
             let mut state = self.state.lock();
             state.ledger.regroup(&topology);
-            let known = state.ledger.servers().count();
-            state.admissions.resize(known, Admission::default());
             state.topology = Arc::new(topology);
             state.policy = Arc::new(policy);
             state.ties = ties;
@@ -229,9 +220,7 @@ impl Balancer {
 
     /// Says what a server may be given from now on. What runs on it stays. Unknown numbers are ignored.
     pub fn set_admission(&self, server: usize, admission: Admission) {
-        if let Some(known) = self.state.lock().admissions.get_mut(server) {
-            *known = admission;
-        }
+        self.state.lock().ledger.admit(server, admission);
         self.tell_capacity();
     }
 
@@ -248,7 +237,7 @@ impl Balancer {
         Snapshot {
             servers: state.ledger.servers().collect(),
             groups: state.ledger.groups().to_vec(),
-            admissions: state.admissions.clone(),
+            admissions: state.ledger.admissions().collect(),
         }
     }
 
@@ -300,27 +289,19 @@ impl State {
 
     /// The least loaded server of the nearest group that has a live one left, untried ones first.
     fn least_loaded_near(&self, home: usize, load: Load, tried: &Tried) -> Result<(usize, usize), Unavailable> {
-        self.nearest(home, load, |server| !tried.contains(server)).or_else(|unavailable| match unavailable {
-            Unavailable::NoneLive => self.nearest(home, load, |_| true),
-            Unavailable::NoneFree => Err(unavailable),
-        })
+        match self.nearest(home, load, tried) {
+            Err(Unavailable::NoneLive) if !tried.is_empty() => self.nearest(home, load, &Tried::default()),
+            found => found,
+        }
     }
 
-    fn nearest(
-        &self,
-        home: usize,
-        load: Load,
-        is_eligible: impl Fn(usize) -> bool,
-    ) -> Result<(usize, usize), Unavailable> {
+    fn nearest(&self, home: usize, load: Load, tried: &Tried) -> Result<(usize, usize), Unavailable> {
         for group in self.topology.nearest_first(home) {
-            let live = self.topology.groups()[group].iter().copied();
-            let live = live.filter(|server| self.admissions[*server].is_open && is_eligible(*server));
-            let free = live.clone().filter(|server| self.admits(*server, load));
-            if let Some(server) = pick::least_loaded(&self.ledger, free, self.ties) {
-                return Ok((server, group));
-            }
-            if live.clone().next().is_some() {
-                return Err(Unavailable::NoneFree);
+            let servers = self.topology.groups()[group].iter().copied();
+            match self.least_loaded(servers, load, tried) {
+                Ok(server) => return Ok((server, group)),
+                Err(Unavailable::NoneFree) => return Err(Unavailable::NoneFree),
+                Err(Unavailable::NoneLive) => {}
             }
         }
         Err(Unavailable::NoneLive)
@@ -328,28 +309,51 @@ impl State {
 
     /// The plain policy: all servers are one group.
     fn least_loaded_of_all(&self, load: Load, tried: &Tried) -> Result<usize, Unavailable> {
-        let live = self.topology.servers().filter(|server| self.admissions[*server].is_open);
-        let untried = live.clone().filter(|server| !tried.contains(*server));
-        let is_anyone_untried = untried.clone().next().is_some();
-        let free = |server: &usize| self.admits(*server, load);
-        let server = if is_anyone_untried {
-            pick::least_loaded(&self.ledger, untried.filter(free), self.ties)
-        } else {
-            pick::least_loaded(&self.ledger, live.clone().filter(free), self.ties)
-        };
-        match server {
-            Some(server) => Ok(server),
-            None if live.clone().next().is_some() => Err(Unavailable::NoneFree),
-            None => Err(Unavailable::NoneLive),
+        match self.least_loaded(self.topology.servers(), load, tried) {
+            Err(Unavailable::NoneLive) if !tried.is_empty() => {
+                self.least_loaded(self.topology.servers(), load, &Tried::default())
+            }
+            found => found,
         }
     }
 
-    fn admits(&self, server: usize, load: Load) -> bool {
-        self.admissions[server].admits(self.ledger.server(server), load)
+    /// The least loaded of some servers that can take the load and was not tried.
+    fn least_loaded(
+        &self,
+        servers: impl Iterator<Item = usize> + Clone,
+        load: Load,
+        tried: &Tried,
+    ) -> Result<usize, Unavailable> {
+        let (ledger, ties) = (&self.ledger, self.ties);
+        // As a rule the ranks say it all; only then is the scan as quick as it can be.
+        let found = if tried.is_empty() && !ledger.has_limits_on_load() {
+            pick::least_loaded(ledger.ranks(), servers.clone(), ties, |_| true)
+        } else {
+            let admits = |server| ledger.admission(server).admits(ledger.server(server), load);
+            pick::least_loaded(ledger.ranks(), servers.clone(), ties, |server| {
+                !tried.contains(server) && admits(server)
+            })
+        };
+        found.ok_or_else(|| {
+            let is_anyone_live = servers.into_iter().any(|server| self.is_open(server) && !tried.contains(server));
+            if is_anyone_live { Unavailable::NoneFree } else { Unavailable::NoneLive }
+        })
+    }
+
+    /// The least loaded live server, whatever its limits; an untried one when there is one.
+    fn lightest_live(&self, tried: &Tried) -> Option<usize> {
+        let live = self.topology.servers().filter(|server| self.is_open(*server));
+        let key =
+            |server: &usize| (tried.contains(*server), self.ledger.server(*server).load, self.ledger.choice(*server));
+        live.min_by_key(key)
+    }
+
+    fn is_open(&self, server: usize) -> bool {
+        self.ledger.admission(server).is_open
     }
 
     fn is_live(&self, group: usize) -> bool {
-        self.topology.groups()[group].iter().any(|server| self.admissions[*server].is_open)
+        self.topology.groups()[group].iter().any(|server| self.is_open(*server))
     }
 }
 

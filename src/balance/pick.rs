@@ -1,7 +1,7 @@
 //! The second idea of the example: inside a group, the server with the least active load gets the request.
 
-use super::Load;
-use super::load::Ledger;
+use super::Admission;
+use super::load::Usage;
 
 /// Which of equally loaded servers wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,23 +37,42 @@ impl Tried {
     }
 }
 
-/// The least loaded of some servers; `None` when there is none.
-///
-/// One pass over the cached loads: its cost grows with the number of servers (about a nanosecond each).
-pub(super) fn least_loaded(ledger: &Ledger, servers: impl Iterator<Item = usize>, ties: Ties) -> Option<usize> {
-    let mut best: Option<(usize, Load)> = None;
-    for server in servers {
-        let load = ledger.server(server).load;
-        let wins = match best {
-            None => true,
-            Some((best, least)) if load == least => {
-                ties == Ties::LeastRecentlyUsed && ledger.last_chosen(server) < ledger.last_chosen(best)
-            }
-            Some((_, least)) => load < least,
-        };
-        if wins {
-            best = Some((server, load));
-        }
+/// Where a server stands among others: the one with the least rank is chosen.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rank {
+    /// In thousandths of a token; [`Rank::TAKES_NOTHING`] when it is closed or has as many requests as it may.
+    load: u64,
+    last_chosen: u64,
+}
+
+impl Rank {
+    const TAKES_NOTHING: u64 = u64::MAX;
+
+    pub(super) fn new(usage: Usage, admission: &Admission, last_chosen: u64) -> Self {
+        let load = if admission.has_place(usage) { usage.load.millitokens() } else { Self::TAKES_NOTHING };
+        Self { load, last_chosen }
     }
-    best.map(|(server, _)| server)
+}
+
+/// The least loaded of some servers that are eligible and have a place; `None` when there is none.
+///
+/// One pass over the ranks: its cost grows with the number of servers (see benches/choose.rs).
+pub(super) fn least_loaded(
+    ranks: &[Rank],
+    servers: impl Iterator<Item = usize>,
+    ties: Ties,
+    is_eligible: impl Fn(usize) -> bool,
+) -> Option<usize> {
+    let mut best = None;
+    let mut least = Rank { load: Rank::TAKES_NOTHING, last_chosen: 0 };
+    servers.for_each(|server| {
+        let rank = ranks[server];
+        let is_longer_ago = ties == Ties::LeastRecentlyUsed && rank.last_chosen < least.last_chosen;
+        let wins = rank.load < least.load || (rank.load == least.load && is_longer_ago);
+        if wins && is_eligible(server) {
+            best = Some(server);
+            least = rank;
+        }
+    });
+    best
 }
