@@ -192,3 +192,32 @@ impl Drop for Ongoing {
         request.attempts[self.number].open = None;
     }
 }
+
+#[tokio::test]
+async fn the_book_sees_a_request_that_is_at_two_servers_at_once() {
+    for leaves_first in [true, false] {
+        let book = Book::default();
+        let its_book = book.clone();
+        let server = Backend::start(move |mut conn: Conn| {
+            let book = its_book.clone();
+            async move {
+                if conn.request().await.is_some() {
+                    let _ongoing = book.begin("one", conn.number, conn.line());
+                    conn.closed().await;
+                }
+            }
+        })
+        .await;
+        let first = Client::connect(server.address()).await;
+        let mut connections = [Some(first), Some(Client::connect(server.address()).await)];
+        for (number, place) in connections.iter_mut().enumerate() {
+            place.as_mut().expect("it is still there").send(&post("/", b"{}")).await;
+            until("the server has begun", async || book.attempts() == number + 1).await;
+            if leaves_first {
+                *place = None;
+            }
+        }
+        assert_eq!(book.0.lock().violations.is_empty(), leaves_first);
+        book.0.lock().violations.clear();
+    }
+}

@@ -119,7 +119,7 @@ impl Plan {
             is_probing: !die.random_ratio(1, 8),
             ties: pick(die, &["first", "least_recently_used"]),
             redirect_threshold: pick(die, &["0", "0.12", "0.5", "1"]),
-            most_in_flight: pick(die, &["none", "6", "20"]),
+            most_in_flight: pick(die, &["none", "8", "20"]),
         }
     }
 
