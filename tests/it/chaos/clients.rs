@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use rand::RngExt;
+use futures_util::future::join_all;
 use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 
 use super::book::{Book, Progress};
 use super::servers::pick;
@@ -14,6 +15,8 @@ use crate::support::*;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outcome {
     Answered,
+    /// The server's own error, which no other server is asked about.
+    Failed,
     /// The client left.
     Left,
     BrokenOff,
@@ -52,8 +55,12 @@ impl Wish {
         Self { body: die.random_range(0..BODIES), events, pause: Duration::from_millis(pause) }
     }
 
+    fn value(&self) -> String {
+        format!("{}/{}/{}", self.body, self.events, self.pause.as_millis())
+    }
+
     fn field(&self) -> String {
-        format!("{WISH}: {}/{}/{}\r\n", self.body, self.events, self.pause.as_millis())
+        format!("{WISH}: {}\r\n", self.value())
     }
 
     pub(super) fn is_stream(&self) -> bool {
@@ -88,6 +95,11 @@ impl Wish {
 }
 
 const BODIES: usize = 100;
+
+const PATHS: [&str; 3] = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"];
+
+/// Requests at a time on a connection of HTTP/2.
+const LANES: usize = 3;
 
 /// What all clients send, known to the servers too: making and hashing bodies takes longer than sending them.
 pub(super) struct Bodies(Vec<Vec<u8>>);
@@ -127,15 +139,55 @@ impl Chaotic<'_> {
         while Instant::now() < until {
             sent += 1;
             let id = format!("{}-{sent}", self.number);
-            let connection = match kept.take() {
-                Some(connection) if die.random_ratio(4, 5) => connection,
-                _ => self.tidegate.client().await,
+            // Rolled in any case: whether there is one depends on what the servers did.
+            let is_kept = die.random_ratio(4, 5);
+            let connection = match kept.take().filter(|_| is_kept) {
+                Some(connection) => connection,
+                None => self.tidegate.client().await,
             };
             let (outcome, connection) = self.request(&id, connection, &mut die).await;
             *outcomes.entry(outcome).or_insert(0) += 1;
             kept = connection;
         }
         outcomes
+    }
+
+    /// The same over HTTP/2, several requests at a time on one connection.
+    pub(super) async fn run_h2(&self, mut die: StdRng, until: Instant) -> Outcomes {
+        let connection = H2Client::connect(self.tidegate.address).await;
+        let dice = [(); LANES].map(|()| StdRng::from_rng(&mut die));
+        let lanes = dice.into_iter().enumerate().map(async |(lane, mut die)| {
+            let mut outcomes = Outcomes::new();
+            let mut sent = 0_u64;
+            while Instant::now() < until {
+                sent += 1;
+                let id = format!("{}-{lane}-{sent}", self.number);
+                *outcomes.entry(self.request_h2(&id, &connection, &mut die).await).or_insert(0) += 1;
+            }
+            outcomes
+        });
+        let mut sums = Outcomes::new();
+        for (outcome, count) in join_all(lanes).await.into_iter().flatten() {
+            *sums.entry(outcome).or_insert(0) += count;
+        }
+        sums
+    }
+
+    async fn request_h2(&self, id: &str, connection: &H2Client, die: &mut StdRng) -> Outcome {
+        let wish = Wish::roll(die);
+        let value = wish.value();
+        let fields = [("x-request-id", id), (WISH, &value)];
+        let exchange = connection.try_post(pick(die, &PATHS), &fields, &self.bodies.0[wish.body]);
+        if die.random_ratio(1, 12) {
+            let stays = Duration::from_millis(die.random_range(0..60));
+            tokio::pin!(exchange);
+            drop(tokio::time::timeout(stays, &mut exchange).await);
+            // Before it is dropped.
+            self.book.leaves(id);
+            return Outcome::Left;
+        }
+        let response = exchange.await.map_err(|error| End::Garbage(error.to_string()));
+        self.judge(&response, id, &wish.whole(id))
     }
 
     /// A short and a long request, which are served.
@@ -205,6 +257,10 @@ impl Chaotic<'_> {
                 assert!(whole.starts_with(&response.text()), "request {id}: {}, {attempts}", response.text());
                 (Outcome::BrokenOff, Progress::InBody)
             }
+            Ok(response) if [429, 500].contains(&response.status()) && response.end == End::Complete => {
+                assert_eq!(response.text(), "{}", "request {id}: {attempts}");
+                (Outcome::Failed, Progress::Answered)
+            }
             Ok(response) if response.status() == 504 => {
                 assert_refusal(response, 504);
                 (Outcome::TimedOut, Progress::Hangs)
@@ -222,7 +278,7 @@ fn stays_open(response: &Response) -> bool {
 
 /// A request as bytes, its body with a length or in chunks.
 fn message(id: &str, body: &[u8], wish: Wish, die: &mut StdRng) -> Vec<u8> {
-    let path = pick(die, &["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]);
+    let path = pick(die, &PATHS);
     let fields = format!("X-Request-Id: {id}\r\n{}", wish.field());
     if !die.random_ratio(1, 5) {
         return request("POST", path, &fields, body);

@@ -21,12 +21,16 @@ enum Mood {
     Slow,
     Closes,
     Resets,
+    /// With a status that is tried elsewhere.
     Refuses(u16),
+    /// With an error that goes to the client.
+    Fails(u16),
     /// It says that it is shutting down.
     Leaves,
     ClosesBehindTheHeader,
     ErrsInTheFirstEvent,
     BreaksOff,
+    ResetsInTheBody,
     /// It falls silent in the middle of the body.
     Stalls,
     Hangs,
@@ -34,7 +38,7 @@ enum Mood {
 }
 
 /// Good ones are more frequent, so that servers also come back.
-const MOODS: [Mood; 18] = [
+const MOODS: [Mood; 21] = [
     Mood::Good,
     Mood::Good,
     Mood::Good,
@@ -46,10 +50,13 @@ const MOODS: [Mood; 18] = [
     Mood::Refuses(502),
     Mood::Refuses(503),
     Mood::Refuses(504),
+    Mood::Fails(429),
+    Mood::Fails(500),
     Mood::Leaves,
     Mood::ClosesBehindTheHeader,
     Mood::ErrsInTheFirstEvent,
     Mood::BreaksOff,
+    Mood::ResetsInTheBody,
     Mood::Stalls,
     Mood::Hangs,
     Mood::HangsBehindTheHeader,
@@ -238,6 +245,13 @@ async fn serve(mut conn: Conn, number: usize, book: &Book, bodies: &Bodies, mann
                 }
                 continue;
             }
+            Mood::Fails(status) => {
+                ongoing.answers();
+                if !conn.send(json_response(status, "{}")).await {
+                    return;
+                }
+                continue;
+            }
             Mood::Leaves => {
                 drop(ongoing);
                 let error = r#"{"error": {"message": "cannot schedule new futures after shutdown", "code": 500}}"#;
@@ -265,6 +279,12 @@ async fn serve(mut conn: Conn, number: usize, book: &Book, bodies: &Bodies, mann
                 conn.send([wish.head(), chunk(&wish.first(&id))].concat()).await;
                 drop(ongoing);
                 return conn.finish().await;
+            }
+            Mood::ResetsInTheBody => {
+                ongoing.body_begins();
+                conn.send([wish.head(), chunk(&wish.first(&id))].concat()).await;
+                drop(ongoing);
+                return conn.reset();
             }
             Mood::Stalls => {
                 ongoing.body_begins();

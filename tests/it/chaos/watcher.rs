@@ -11,9 +11,17 @@ use super::plan::{Fleet, STEADY};
 use super::trouble::servers_of;
 use crate::support::*;
 
-/// A server that was out, with nothing on it, and how many requests had arrived there.
+/// Taken just before a look at the status.
+struct Counts {
+    asked: Instant,
+    /// How many requests had arrived, by server.
+    arrived: Vec<usize>,
+}
+
+/// A server that was out, with nothing on it.
 struct Out {
-    seen: Instant,
+    asked: Instant,
+    /// How many requests had arrived there when the status had been read.
     arrived: usize,
 }
 
@@ -22,7 +30,9 @@ pub(super) async fn watch(tidegate: &Tidegate, fleet: &Fleet, book: &Book, until
     let mut last: Option<Value> = None;
     let mut out: HashMap<usize, Out> = HashMap::new();
     while Instant::now() < until {
-        // Counted before the status is asked for: a server that is out there may serve again just after.
+        // Before the status is asked for: a server that is out there may serve again just after, and the answer may take
+        // its time to come.
+        let asked = Instant::now();
         let arrived: Vec<usize> = (0..fleet.addresses.len()).map(|server| book.arrived(server)).collect();
         let status = tidegate.status().await;
         assert_adds_up(&status);
@@ -30,7 +40,8 @@ pub(super) async fn watch(tidegate: &Tidegate, fleet: &Fleet, book: &Book, until
             assert_goes_on(last, &status);
         }
         assert_steady(&status, fleet);
-        assert_out_gets_nothing(&status, fleet, book, &arrived, &mut out);
+        let counts = Counts { asked, arrived };
+        assert_out_gets_nothing(&status, fleet, book, &counts, &mut out);
         book.assert_no_violations();
         book.count("looks at the status");
         last = Some(status);
@@ -89,13 +100,7 @@ fn assert_steady(status: &Value, fleet: &Fleet) {
 }
 
 /// A server that was out from one look to the next was given nothing between them.
-fn assert_out_gets_nothing(
-    status: &Value,
-    fleet: &Fleet,
-    book: &Book,
-    arrived: &[usize],
-    out: &mut HashMap<usize, Out>,
-) {
+fn assert_out_gets_nothing(status: &Value, fleet: &Fleet, book: &Book, counts: &Counts, out: &mut HashMap<usize, Out>) {
     let mut now_out = HashMap::new();
     for server in servers_of(status) {
         let number = fleet.number(server["name"].as_str().expect("a name is text"));
@@ -104,14 +109,14 @@ fn assert_out_gets_nothing(
             continue;
         }
         if let Some(before) = out.get(&number)
-            && seconds > before.seen.elapsed().as_secs_f64()
+            && seconds > before.asked.elapsed().as_secs_f64()
         {
-            let since = book.arrived_between(number, before.arrived..arrived[number]);
+            let since = book.arrived_between(number, before.arrived..counts.arrived[number]);
             book.count("looks at servers that are out");
             assert!(since.is_empty(), "{server} is out and was given {since:?}");
         }
         if server["in_flight"] == 0 {
-            now_out.insert(number, Out { seen: Instant::now(), arrived: book.arrived(number) });
+            now_out.insert(number, Out { asked: counts.asked, arrived: book.arrived(number) });
         }
     }
     *out = now_out;
