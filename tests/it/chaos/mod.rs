@@ -119,7 +119,7 @@ async fn chaos_loses_no_request_that_could_be_served_and_leaves_nothing_behind()
     let mut open = 0.0;
     until("all files are closed again", async || {
         open = tidegate.metric("process_open_fds", &[]).await;
-        open <= files + 16.0
+        open <= files + 4.0
     })
     .await;
     println!("chaos: {files} files were open at the start, {open} at the end");

@@ -158,8 +158,9 @@ impl Plan {
 /// More attempts than there are servers: the last one finds the good one.
 const RETRY: &str = "retry: { max_attempts: 12, base_delay: 1ms, max_delay: 5ms }\n";
 
-/// Short enough for servers that hang, and long enough for good ones on a busy machine.
-const TIMEOUTS: &str = "timeouts: { connect: 3s, first_byte: 2s, response_idle: 2s }\n";
+/// Short enough for servers that hang, and long enough for good ones on a busy machine. Kept connections end soon, so that
+/// files that stay open are seen.
+const TIMEOUTS: &str = "timeouts: { connect: 3s, first_byte: 2s, response_idle: 2s, server_keepalive: 1s }\n";
 
 const PASSIVE: &str = "  passive: { base_ejection: 100ms, max_ejection: 1s, first_byte_limit: 1s, \
                        dead_stream_limit: 2s }\n";
