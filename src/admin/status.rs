@@ -4,10 +4,9 @@
 use serde::Serialize;
 
 use super::configured::{ConfigStatus, PolicyStatus, ties_name};
-use crate::balance::Snapshot;
 use crate::metrics::{Outcome, Totals};
 use crate::reload::Reloader;
-use crate::upstream::{Server, Verdict};
+use crate::upstream::{Moment, Server, Verdict};
 
 const STATUS_VERSION: u32 = 1;
 
@@ -103,13 +102,13 @@ struct RequestTotals {
 pub(super) fn json(reloader: &Reloader) -> Vec<u8> {
     let live = reloader.live();
     let (applied, refused) = (reloader.applied(), reloader.refused());
-    let in_force = live.get();
-    let snapshot = live.balancer().snapshot();
+    let moment = live.at_one_moment();
+    let in_force = &moment.in_force;
     let waiting = live.queue().waiting();
     let policy = PolicyStatus::of(&in_force.config.policy);
     let groups = in_force.config.groups.iter().zip(in_force.groups()).enumerate().map(|(number, (group, servers))| {
         let range = policy.buckets.get(number);
-        let usage = snapshot.groups.get(number).copied().unwrap_or_default();
+        let usage = moment.usage.groups.get(number).copied().unwrap_or_default();
         GroupStatus {
             name: &group.name,
             from_tokens: range.map(|range| range.from_tokens),
@@ -118,11 +117,11 @@ pub(super) fn json(reloader: &Reloader) -> Vec<u8> {
             in_flight: usage.in_flight,
             discover: group.discover.as_ref().map(|discover| discover.source.to_string()),
             waiting: waiting.get(number).map_or(0, |waiting| waiting.requests),
-            servers: servers.map(|server| ServerStatus::of(server, &snapshot)).collect(),
+            servers: servers.map(|server| ServerStatus::of(server, &moment)).collect(),
         }
     });
     let groups = groups.collect();
-    let leaving = in_force.left().map(|server| ServerStatus::of(server, &snapshot));
+    let leaving = in_force.left().map(|server| ServerStatus::of(server, &moment));
     let status = Status {
         status_version: STATUS_VERSION,
         version: env!("CARGO_PKG_VERSION"),
@@ -152,9 +151,9 @@ pub(super) fn json(reloader: &Reloader) -> Vec<u8> {
 }
 
 impl<'a> ServerStatus<'a> {
-    fn of(server: &'a Server, snapshot: &Snapshot) -> Self {
-        let usage = snapshot.servers.get(server.number()).copied().unwrap_or_default();
-        let standing = server.standing();
+    fn of(server: &'a Server, moment: &Moment) -> Self {
+        let usage = moment.usage.servers.get(server.number()).copied().unwrap_or_default();
+        let standing = moment.standing(server);
         let (reason, since, probes_failed) = {
             let record = server.health().lock();
             (record.cause().label(), record.since(), record.probes_failed())

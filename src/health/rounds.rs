@@ -108,8 +108,9 @@ async fn watch(health: Arc<Health>, key: Key) {
         let now_in_force = health.live.get();
         if now_in_force.generation != in_force.generation {
             probe = None;
-            in_force = now_in_force;
         }
+        // Discovery changes who is there without a new generation.
+        in_force = now_in_force;
         name = server.name().to_owned();
     }
     if in_force.servers().all(|other| other.name() != name) {

@@ -28,7 +28,7 @@ use membership::Known;
 pub use server::{Server, Standing, Verdict};
 
 use crate::access::Access;
-use crate::balance::{Admission, Balancer, GroupMismatch, Topology, TopologyError};
+use crate::balance::{Admission, Balancer, GroupMismatch, Snapshot, Topology, TopologyError};
 use crate::config::{Config, Source};
 use crate::metrics::{Metrics, Roster};
 use crate::queue::Queue;
@@ -89,6 +89,25 @@ impl InForce {
     }
 }
 
+/// Everything about the servers, at one moment.
+#[derive(Debug)]
+pub struct Moment {
+    /// What is in force.
+    pub in_force: Arc<InForce>,
+    /// What runs.
+    pub usage: Snapshot,
+    /// By number.
+    standings: Vec<Option<Standing>>,
+}
+
+impl Moment {
+    /// How a server stands that is in force, or has left.
+    #[must_use]
+    pub fn standing(&self, server: &Server) -> Standing {
+        self.standings.get(server.number()).copied().flatten().unwrap_or_default()
+    }
+}
+
 /// What is in force, and how it changes.
 #[derive(Debug)]
 pub struct Live {
@@ -138,6 +157,17 @@ impl Live {
     #[must_use]
     pub fn get(&self) -> Arc<InForce> {
         self.in_force.load_full()
+    }
+
+    /// What is in force, how its servers stand and what runs on them, between two changes. So groups have what their
+    /// servers have, and nothing more comes to a server that is drained.
+    #[must_use]
+    pub fn at_one_moment(&self) -> Moment {
+        let _between_changes = self.changing.lock();
+        let in_force = self.get();
+        let standing = |server: &Option<Arc<Server>>| server.as_ref().map(|server| server.standing());
+        let standings = in_force.servers.iter().map(standing).collect();
+        Moment { in_force, standings, usage: self.balancer.snapshot() }
     }
 
     /// Chooses servers and counts what runs.

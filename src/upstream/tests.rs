@@ -211,3 +211,24 @@ fn the_configuration_and_the_hand_drain_a_server_independently() {
     live.apply(drained(true)).unwrap();
     assert!(!is_open());
 }
+
+#[test]
+fn the_groups_that_are_in_force_have_what_their_servers_have_while_servers_move() {
+    let layout = |round: usize| {
+        let ports: [&[u16]; 2] = if round.is_multiple_of(2) { [&[1], &[2]] } else { [&[2], &[1]] };
+        config(&[("short", ports[0]), ("long", ports[1])])
+    };
+    let live = Live::new(layout(0)).unwrap();
+    let lease = live.balancer().acquire(&SHORT, &Tried::default()).unwrap();
+    std::thread::scope(|threads| {
+        let moving = threads.spawn(|| (1..=2_000).for_each(|round| drop(live.apply(layout(round)).unwrap())));
+        while !moving.is_finished() {
+            let Moment { in_force, usage, .. } = live.at_one_moment();
+            for (group, servers) in in_force.groups().enumerate() {
+                let running: u64 = servers.map(|server| usage.servers[server.number()].in_flight).sum();
+                assert_eq!(usage.groups[group].in_flight, running, "in generation {}", in_force.generation);
+            }
+        }
+    });
+    drop(lease);
+}

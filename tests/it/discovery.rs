@@ -1,6 +1,7 @@
 //! Servers that come and go.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use crate::support::*;
 
@@ -95,6 +96,39 @@ async fn servers_from_a_file_come_and_go_while_a_stream_runs() {
     gate.open();
     assert_eq!(stream.response().await.end, End::Complete);
     tidegate.idle().await;
+}
+
+#[tokio::test]
+async fn a_found_server_is_probed_while_it_is_there_and_again_when_it_has_come_back() {
+    let (found, listed) = (Switched::start().await, Switched::start().await);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("servers");
+    publish(&file, &[&found.backend]);
+    let [address, admin] = Loopback::new().free_ports();
+    let text = yaml(address, admin, &file, &listed.backend.address().to_yaml());
+    let probes = "health: { active: { interval: 20ms, failures: 2, successes: 1 } }\n";
+    let tidegate = Tidegate::start_with(address, admin, &text.replace(NO_PROBES, probes)).await;
+    let both = [&listed.backend, &found.backend];
+    has(&tidegate, &both).await;
+    found.more_probes(2).await;
+
+    publish(&file, &[]);
+    has(&tidegate, &[&listed.backend]).await;
+    // One may have been on its way.
+    listed.more_probes(2).await;
+    let probes = found.probes();
+    listed.more_probes(10).await;
+    assert_eq!(found.probes(), probes, "a server that has left is asked nothing");
+
+    publish(&file, &[&found.backend]);
+    has(&tidegate, &both).await;
+    for (health, state) in [(503, "out"), (200, "probation"), (503, "out"), (200, "probation")] {
+        found.health.store(health, Ordering::SeqCst);
+        until(&format!("probes find that it is {state}"), async || {
+            tidegate.status().await["groups"][0]["servers"][1]["health"] == state
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

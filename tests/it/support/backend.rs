@@ -1,7 +1,9 @@
 //! A scriptable server: every connection is driven by an async closure, and everything that happens is recorded.
 
 use std::future::Future;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,6 +33,8 @@ pub(crate) struct Received {
 
 #[derive(Debug, Default)]
 struct Log {
+    /// A server under load for minutes must not remember every body.
+    keeps_nothing: bool,
     connections: usize,
     received: Vec<Received>,
     /// How the peer ended its connections, in the order in which that was seen.
@@ -61,12 +65,37 @@ impl Backend {
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        Self::listen(address, Log::default(), script).await
+    }
+
+    /// Starts a server at a given address that does not record what it receives.
+    pub(crate) async fn start_forgetful<F>(
+        address: SocketAddr,
+        script: impl Fn(Conn) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        Self::listen(address, Log { keeps_nothing: true, ..Log::default() }, script).await
+    }
+
+    async fn listen<F>(address: SocketAddr, log: Log, script: impl Fn(Conn) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let listener = TcpListener::bind(address).await.expect("nobody else uses the address");
         let address = listener.local_addr().expect("a bound socket has an address");
-        let log = Arc::new(Mutex::new(Log::default()));
+        let log = Arc::new(Mutex::new(log));
         let script: Script = Arc::new(move |conn| Box::pin(script(conn)));
         let accepting = tokio::spawn(accept(listener, Arc::clone(&log), script));
         Self { address, log, accepting }
+    }
+
+    /// Stops accepting connections: from here on they are refused. Those that are there go on.
+    pub(crate) async fn stop(mut self) {
+        self.accepting.abort();
+        // Only when the task has ended is its socket closed. That it was aborted is no news.
+        drop((&mut self.accepting).await);
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -160,6 +189,20 @@ async fn accept(listener: TcpListener, log: Arc<Mutex<Log>>, script: Script) {
     }
 }
 
+/// Another hand on a connection to a server.
+#[derive(Debug)]
+pub(crate) struct Line(std::net::TcpStream);
+
+impl Line {
+    /// Whether the peer has closed it, read or not.
+    pub(crate) fn is_closed_by_peer(&self) -> bool {
+        match self.0.peek(&mut [0]) {
+            Ok(length) => length == 0,
+            Err(error) => error.kind() != ErrorKind::WouldBlock,
+        }
+    }
+}
+
 /// A connection to a server, in the hands of its script.
 #[derive(Debug)]
 pub(crate) struct Conn {
@@ -179,6 +222,12 @@ impl Conn {
         self.wire.stream.local_addr().expect("a connected socket has an address")
     }
 
+    /// The connection, to be looked at by somebody else. It is closed only when this has been dropped, too.
+    pub(crate) fn line(&self) -> Line {
+        let file = self.wire.stream.as_fd().try_clone_to_owned().expect("an open file can be doubled");
+        Line(file.into())
+    }
+
     /// Reads a request's header; `None` when the peer leaves instead.
     pub(crate) async fn head(&mut self) -> Option<Head> {
         // Idle connections have no deadline: the test decides how long it runs.
@@ -190,10 +239,10 @@ impl Conn {
         }
         match self.wire.head().await {
             Ok(head) => {
-                let (connection, at) = (self.number, Instant::now());
-                let request =
-                    Received { connection, head: head.clone(), body: Vec::new(), trailers: Vec::new(), end: None, at };
-                self.log.lock().received.push(request);
+                let mut log = self.log.lock();
+                if !log.keeps_nothing {
+                    log.received.push(self.received(&head));
+                }
                 Some(head)
             }
             Err(how) => {
@@ -201,6 +250,12 @@ impl Conn {
                 None
             }
         }
+    }
+
+    /// A request of which only the header is known yet.
+    fn received(&self, head: &Head) -> Received {
+        let (connection, at) = (self.number, Instant::now());
+        Received { connection, head: head.clone(), body: Vec::new(), trailers: Vec::new(), end: None, at }
     }
 
     /// Reads a whole request; `None` when the peer leaves before its end.
@@ -215,8 +270,9 @@ impl Conn {
         let trailers = self.wire.take_trailers();
         let request = {
             let mut log = self.log.lock();
-            let request = log.received.iter_mut().rfind(|request| request.connection == self.number);
-            let request = request.expect("the header was recorded");
+            let recorded = log.received.iter_mut().rfind(|request| request.connection == self.number);
+            let mut unrecorded = None;
+            let request = recorded.unwrap_or_else(|| unrecorded.insert(self.received(head)));
             (request.body, request.trailers, request.end) = (body, trailers, Some(end.clone()));
             request.clone()
         };

@@ -44,6 +44,19 @@ impl H2Client {
         tokio::time::timeout(PATIENCE, exchange).await.expect("a response comes").expect("the stream is not reset")
     }
 
+    /// Sends a POST with further header fields and reads the response. Dropping it resets the stream.
+    pub(crate) async fn try_post(
+        &self,
+        path: &str,
+        fields: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Response, h2::Error> {
+        let request = self.request("POST", path);
+        let request = fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let exchange = self.send(request, body, usize::MAX, Duration::ZERO);
+        tokio::time::timeout(PATIENCE, exchange).await.expect("a response comes")
+    }
+
     async fn exchange(
         &self,
         method: &str,
@@ -52,8 +65,21 @@ impl H2Client {
         size: usize,
         pause: Duration,
     ) -> Result<Response, h2::Error> {
+        self.send(self.request(method, path), body, size, pause).await
+    }
+
+    fn request(&self, method: &str, path: &str) -> http::request::Builder {
+        Request::builder().method(method).uri(format!("http://{}{path}", self.authority))
+    }
+
+    async fn send(
+        &self,
+        request: http::request::Builder,
+        body: &[u8],
+        size: usize,
+        pause: Duration,
+    ) -> Result<Response, h2::Error> {
         let mut send = self.send.clone().ready().await?;
-        let request = Request::builder().method(method).uri(format!("http://{}{path}", self.authority));
         let request = request.body(()).expect("the parts are valid");
         let (response, mut stream) = send.send_request(request, body.is_empty())?;
         let mut left = Bytes::copy_from_slice(body);
@@ -70,7 +96,7 @@ impl H2Client {
     /// Begins a request whose response is read by the caller.
     pub(crate) async fn begin(&self, path: &str, body: &[u8]) -> http::Response<h2::RecvStream> {
         let mut send = self.send.clone().ready().await.expect("the connection is open");
-        let request = Request::builder().method("POST").uri(format!("http://{}{path}", self.authority));
+        let request = self.request("POST", path);
         let (response, mut stream) =
             send.send_request(request.body(()).expect("the parts are valid"), false).expect("the connection is open");
         stream.send_data(Bytes::copy_from_slice(body), true).expect("the stream is open");

@@ -17,7 +17,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 pub(crate) use address::{BlackHole, Loopback, closed_address};
-pub(crate) use backend::{Backend, Conn, Received};
+pub(crate) use backend::{Backend, Conn, Line, Received};
 pub(crate) use behaviour::{
     Gate, echo, hold, lengths, reply, reply_then_close, silent, sse, sse_answer, sse_event, sse_held,
 };
