@@ -37,13 +37,15 @@ type Key = (usize, String);
 impl BackgroundService for Rounds {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let mut loops: HashMap<Key, JoinHandle<()>> = HashMap::new();
-        let mut generation = 0;
+        let mut settled = None;
         for glance in 0_u64.. {
             let in_force = self.0.live.get();
-            // Also now and then: an operator may drain the server that others on probation lean on.
-            if generation != in_force.generation || glance.is_multiple_of(10) {
-                generation = in_force.generation;
+            // Whenever servers have come or gone, by a reload or by discovery. Also now and then: an operator may drain the
+            // server that others on probation lean on.
+            let is_settled = settled.as_ref().is_some_and(|settled| Arc::ptr_eq(settled, &in_force));
+            if !is_settled || glance.is_multiple_of(10) {
                 self.0.settle_all(&in_force);
+                settled = Some(Arc::clone(&in_force));
             }
             loops.retain(|_, running| !running.is_finished());
             for server in in_force.servers() {
