@@ -13,9 +13,12 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . .
+# Kernels for arm64 have pages of up to 64 KiB, and the allocator (jemalloc) must know the largest that it may meet.
+ARG TARGETARCH
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --release --locked --bin tidegate \
+    if [ "$TARGETARCH" = arm64 ]; then export JEMALLOC_SYS_WITH_LG_PAGE=16; fi \
+    && cargo build --release --locked --bin tidegate \
     && install -D -m 755 target/release/tidegate /out/tidegate
 
 # No shell and no package manager, only libc and what a program of this kind links: the same Debian release as above.

@@ -12,6 +12,10 @@ use tidegate::config::{self, Config, Flags, Summary};
 use tidegate::reload::Origin;
 use tidegate::{healthcheck, logging, panics, replace};
 
+/// glibc's allocator keeps what many streams at once have needed, and needs more each time.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// A health check that takes longer has failed.
 const HEALTHCHECK_WITHIN: Duration = Duration::from_secs(3);
 

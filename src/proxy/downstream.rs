@@ -38,6 +38,7 @@ use pingora::{Error, ErrorType, Result};
 use tokio::time::Instant;
 
 use super::answer::{Answer, Piece};
+use super::connection;
 use super::presence::Presence;
 use super::silence::Silence;
 use super::watch::Watch;
@@ -51,7 +52,7 @@ pub(super) fn wrap(session: &mut Session, body: Bytes, silence: Silence, watch: 
     let slot = Slot::default();
     let real = std::mem::replace(&mut session.downstream_session, placeholder());
     let is_http1 = real.as_http1().is_some();
-    let presence = Presence::of(&real);
+    let presence = Presence::of(&real, connection::followed());
     let wrapper = ClientSession {
         real: Some(real),
         is_http1,

@@ -40,6 +40,13 @@ impl Followed {
         follower.ended >= follower.current
     }
 
+    /// Whether more than the present request has been read.
+    pub(super) fn is_ahead(&self) -> bool {
+        let follower = self.0.lock();
+        let is_lost = matches!(follower.at, At::Lost);
+        is_lost || follower.ended > follower.current || (follower.ended == follower.current && follower.has_begun)
+    }
+
     /// What is to be done about the next read.
     pub(super) fn may_read(&self) -> MayRead {
         let follower = self.0.lock();
@@ -69,6 +76,8 @@ struct Follower {
     current: u64,
     /// Requests whose end has come.
     ended: u64,
+    /// Whether anything has come behind the last end, be it only a line end.
+    has_begun: bool,
     /// The number, from 1, of the request whose body has a fault.
     fault: Option<u64>,
 }
@@ -121,8 +130,10 @@ impl Follower {
                 At::Lost => return,
             };
             bytes = &bytes[used..];
+            self.has_begun = true;
             if matches!(self.at, At::Length(0)) {
                 self.ended += 1;
+                self.has_begun = false;
                 self.at = At::default();
             }
         }
@@ -200,6 +211,22 @@ mod tests {
             followed.next_request();
             assert!(!followed.is_over(), "{request:?}");
         }
+    }
+
+    #[test]
+    fn what_comes_behind_a_request_is_ahead_of_it() {
+        for behind in ["\r", "G", PLAIN, FAULTY] {
+            for request in [PLAIN, SIZED, CHUNKED] {
+                let followed = followed(request);
+                followed.next_request();
+                assert!(!followed.is_ahead(), "{request:?}");
+                followed.read(behind.as_bytes());
+                assert!(followed.is_ahead(), "{request:?} {behind:?}");
+            }
+        }
+        let followed = followed(&CHUNKED[..CHUNKED.len() - 1]);
+        followed.next_request();
+        assert!(!followed.is_ahead(), "its own end is to come");
     }
 
     #[test]

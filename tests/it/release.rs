@@ -149,6 +149,25 @@ async fn clients_that_leave_over_h2c_give_their_load_back() {
     all_returned(&tidegate, &[&server], 3).await;
 }
 
+#[tokio::test]
+async fn clients_that_leave_when_they_have_sent_something_ahead_give_their_load_back() {
+    let gate = Gate::closed();
+    let server = Backend::start(sse(1_000, &gate)).await;
+    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+    let next = post(CHAT, &body_of(400));
+    for (number, ahead) in [&b"\r\n"[..], b"G", &next[..30], &next[..next.len() - 1], &next].into_iter().enumerate() {
+        let mut client = tidegate.begin(&post(CHAT, &body_of(400))).await;
+        gate.admit(1);
+        client.head().await;
+        client.body_bytes(sse_event(0).len()).await;
+        client.send(ahead).await;
+        assert!(client.is_quiet_for(Duration::from_millis(20)).await, "the stream goes on");
+        client.close();
+        all_returned(&tidegate, &[&server], number + 1).await;
+    }
+    assert_eq!(server.count(), 5, "what was sent ahead never began");
+}
+
 // B04
 #[tokio::test]
 async fn a_client_that_leaves_at_the_very_end_is_counted_once() {
