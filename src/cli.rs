@@ -1,10 +1,14 @@
 //! The command line: the example's flags, the subcommands, and nothing about what they do.
 
+mod offline;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
+
+pub use offline::{PolicyArgs, SimulateArgs};
 
 use crate::config::value::{ATTEMPTS, PORTS, TOKENS, parse_delay_seconds, parse_whole};
 use crate::config::{DEFAULT_GROUP_THRESHOLD, DEFAULT_MAX_REQUEST_TOKENS, Flags};
@@ -13,7 +17,7 @@ use crate::config::{DEFAULT_GROUP_THRESHOLD, DEFAULT_MAX_REQUEST_TOKENS, Flags};
 pub const EXIT_USAGE: u8 = 64;
 
 /// What the user wants.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum Command {
     /// Run the balancer.
     Run {
@@ -36,6 +40,10 @@ pub enum Command {
         /// Where it listens, `host:port`.
         address: String,
     },
+    /// Answer events with what the policy would do.
+    Policy(PolicyArgs),
+    /// Replay traffic against modelled engines.
+    Simulate(SimulateArgs),
 }
 
 /// How a run begins.
@@ -92,6 +100,10 @@ enum Subcommands {
         #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:8000")]
         address: String,
     },
+    /// Drive the routing policy with events from outside and a virtual clock
+    Policy(PolicyArgs),
+    /// Replay traffic against modelled engines and compare policies
+    Simulate(SimulateArgs),
 }
 
 #[derive(Debug, Args)]
@@ -157,6 +169,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, c
         Some(Subcommands::Check { file }) => Command::Check { file },
         Some(Subcommands::Demo(demo)) => Command::Demo(demo),
         Some(Subcommands::Healthcheck { address }) => Command::Healthcheck { address },
+        Some(Subcommands::Policy(arguments)) => Command::Policy(arguments),
+        Some(Subcommands::Simulate(arguments)) => Command::Simulate(arguments),
         None => run.into_command(),
     })
 }
