@@ -309,6 +309,26 @@ mod tests {
     }
 
     #[test]
+    fn the_policy_is_driven_with_the_defaults_or_as_told() {
+        let Command::Policy(arguments) = parsed("policy --stdio --servers 3 --policy lanes --lanes 1").unwrap() else {
+            panic!("not the policy")
+        };
+        assert_eq!((arguments.servers, arguments.policy.as_deref()), (Some(3), Some("lanes")));
+        assert_eq!((arguments.engine.lanes, arguments.engine.profile.as_str()), (Some(1), "llama3-8b-a100"));
+        for line in ["policy", "policy --stdio --servers 0", "policy --stdio -c f --servers 2"] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_simulation_has_lists_of_policies_and_loads() {
+        let line = "simulate --mix synthetic --policy lanes,least_work --load 0.6,0.8";
+        let Command::Simulate(arguments) = parsed(line).unwrap() else { panic!("no simulation") };
+        assert_eq!((arguments.policy, arguments.load), (vec!["lanes".into(), "least_work".into()], vec![0.6, 0.8]));
+        assert!(parsed("simulate --mix synthetic --trace f").is_err());
+    }
+
+    #[test]
     fn flags_do_not_mix_with_subcommands() {
         assert!(parsed("--port 1 check f.yaml").is_err());
     }
