@@ -15,6 +15,24 @@ pub struct Driver {
     numbers: HashMap<Arc<str>, RequestId>,
     names: HashMap<RequestId, Arc<str>>,
     next_number: u64,
+    lanes: Lanes,
+}
+
+/// The lanes as they were written last: with hundreds of servers writing them costs more than deciding.
+#[derive(Debug, Default)]
+struct Lanes {
+    servers: Vec<usize>,
+    text: String,
+}
+
+impl Lanes {
+    fn update(&mut self, servers: &[usize]) {
+        if self.text.is_empty() || self.servers != servers {
+            self.servers = servers.to_vec();
+            let numbers: Vec<String> = servers.iter().map(usize::to_string).collect();
+            self.text = format!("[{}]", numbers.join(","));
+        }
+    }
 }
 
 impl Driver {
@@ -22,7 +40,8 @@ impl Driver {
     #[must_use]
     pub fn new(dispatcher: Dispatcher) -> Self {
         let servers = dispatcher.fleet().server_count();
-        Self { dispatcher, servers, numbers: HashMap::new(), names: HashMap::new(), next_number: 0 }
+        let (numbers, names) = (HashMap::new(), HashMap::new());
+        Self { dispatcher, servers, numbers, names, next_number: 0, lanes: Lanes::default() }
     }
 
     /// Lets an event happen.
@@ -94,6 +113,8 @@ impl Driver {
                 }
             }
         }
-        Reply { assigned, rejected, held: self.dispatcher.held(), policy: self.dispatcher.policy() }
+        let (held, policy) = (self.dispatcher.held(), self.dispatcher.policy());
+        self.lanes.update(policy.lanes());
+        Reply { assigned, rejected, held, policy, lanes: &self.lanes.text }
     }
 }

@@ -25,8 +25,10 @@ pub struct Reply<'d> {
     pub rejected: Vec<Arc<str>>,
     /// How many requests are held.
     pub held: usize,
-    /// Knows groups and lanes.
+    /// Knows the groups.
     pub policy: &'d dyn Policy,
+    /// The servers that are lanes, as a list in JSON.
+    pub lanes: &'d str,
 }
 
 /// What a client would get when no server is up.
@@ -44,12 +46,7 @@ impl Reply<'_> {
             string(text, self.policy.group(*server));
             print(text, format_args!(",\"reason\":\"{reason}\"}}"));
         }
-        print(text, format_args!("],\"held\":{},\"lanes\":[", self.held));
-        for (index, lane) in self.policy.lanes().iter().enumerate() {
-            comma(text, index);
-            print(text, format_args!("{lane}"));
-        }
-        text.push(b']');
+        print(text, format_args!("],\"held\":{},\"lanes\":{}", self.held, self.lanes));
         if !self.rejected.is_empty() {
             text.extend_from_slice(b",\"reject\":[");
             for (index, id) in self.rejected.iter().enumerate() {

@@ -98,7 +98,7 @@ fn names_are_written_as_json() {
 
 #[test]
 fn a_line_without_an_end_is_refused_without_being_kept() {
-    let mut lines = vec![b'x'; (MAX_LINE_BYTES + 10) as usize];
+    let mut lines = vec![b'x'; usize::try_from(MAX_LINE_BYTES + 10).unwrap()];
     lines.extend_from_slice(b"\n{\"t\":1,\"ev\":\"tick\"}\n");
     let mut output = Vec::new();
     run(&mut driver("lanes", 2), lines.as_slice(), &mut output).unwrap();

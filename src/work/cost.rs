@@ -55,6 +55,12 @@ impl<'a> Costs<'a> {
         }
     }
 
+    /// Whether the request is known to be long on every server, without asking each.
+    #[must_use]
+    pub fn is_long_everywhere(&self) -> bool {
+        self.prefill.is_some_and(|prefill| self.fleet.is_long(prefill))
+    }
+
     /// The cost on a server:
     ///
     /// ```text

@@ -39,6 +39,9 @@ impl Lanes {
 
     /// Among the servers on which the request is short, the cheapest.
     fn place_short(&self, fleet: &Fleet, costs: &Costs<'_>, now_s: f64) -> Option<Verdict> {
+        if costs.is_long_everywhere() {
+            return None;
+        }
         // Long prefill seconds per second and lane: the share of the time in which a stream there is stalled.
         let risk = fleet.learned.long_prefill_rate(now_s) / as_f64(self.lanes.len().max(1) as u64);
         let priced = |server: usize| {
