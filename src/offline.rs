@@ -110,6 +110,7 @@ pub fn simulate(arguments: &SimulateArgs) -> Result<(), Failure> {
     let plan = simulate::Plan {
         servers: arguments.servers.into(),
         profile: profile(&arguments.profile)?,
+        belief: profile(arguments.belief.as_deref().unwrap_or(&arguments.profile))?,
         policies: arguments.policy.clone(),
         loads: arguments.load.clone(),
         seed: arguments.seed,

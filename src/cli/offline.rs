@@ -41,7 +41,7 @@ pub struct EngineArgs {
 /// Flags of `tidegate simulate`.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub struct SimulateArgs {
-    /// CSV file with arrival_s,input_tokens,output_tokens[,prefix_group,blocks]
+    /// CSV file of arrival_s, input_tokens, output_tokens and, if known, prefix_group, blocks
     #[arg(long, value_name = "FILE", required_unless_present = "mix", conflicts_with = "mix")]
     pub trace: Option<PathBuf>,
     /// Traffic that is made up: synthetic (3 % prompts of 32k to 128k) or synthetic-burst
@@ -56,9 +56,12 @@ pub struct SimulateArgs {
     /// Offered work as shares of what the servers can do
     #[arg(long, value_name = "SHARES", value_delimiter = ',', default_value = "0.8")]
     pub load: Vec<f64>,
-    /// What the engines can do, and what the policy believes of them: llama3-8b-a100 or llama3-70b-tp8
+    /// What the engines can do: llama3-8b-a100 or llama3-70b-tp8
     #[arg(long, value_name = "NAME", default_value = "llama3-8b-a100")]
     pub profile: String,
+    /// What the policy believes of them, to see what a wrong profile does [default: the truth]
+    #[arg(long, value_name = "NAME")]
+    pub belief: Option<String>,
     /// Seed of what is random: made-up traffic, shifts of arrival times
     #[arg(long, value_name = "N", default_value = "1")]
     pub seed: u64,

@@ -70,8 +70,14 @@ impl Driver {
 
     fn arrive(&mut self, arrival: Arrival<'_>, now_s: f64) -> Result<(), String> {
         let Arrival { id, prompt_tokens, body_bytes, max_tokens, ignore_eos, is_streamed, prefix } = arrival;
-        if self.numbers.contains_key(&*id) {
-            return Err(format!("{id:?} is active or held already"));
+        if let Some(earlier) = self.numbers.get(&*id).copied() {
+            let active = self.dispatcher.fleet().book.active(earlier);
+            if active.is_none_or(|active| self.dispatcher.fleet().is_up(active.server)) {
+                return Err(format!("{id:?} is active or held already"));
+            }
+            // Its server has gone, and it is tried again.
+            self.forget(earlier);
+            self.dispatcher.end(earlier, false, None, now_s);
         }
         let number = RequestId(self.next_number);
         self.next_number += 1;

@@ -4,6 +4,9 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
+/// Times beyond are no times: a clock in nanoseconds, say.
+const LATEST_S: f64 = 1e12;
+
 /// What has happened, and when.
 #[derive(Debug, PartialEq)]
 pub struct Event<'l> {
@@ -108,8 +111,8 @@ impl<'l> Event<'l> {
     /// What is wrong with it, for a person.
     pub fn parse(line: &'l [u8]) -> Result<Self, String> {
         let line: Line<'_> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
-        if !(line.t.is_finite() && line.t >= 0.0) {
-            return Err(format!("t is {}, expected seconds, 0 or more", line.t));
+        if !(0.0..=LATEST_S).contains(&line.t) {
+            return Err(format!("t is {}, expected seconds, 0 to {LATEST_S}", line.t));
         }
         let (now_s, ev) = (line.t, line.ev.clone());
         Ok(Event { now_s, what: line.what(&ev)? })

@@ -8,6 +8,9 @@ use crate::balance::{Admission, Balancer, GroupMismatch, Lease, Placement, Ties,
 use crate::prompt::{Budget, DEFAULT_MAX_TOKENS, Demand};
 use crate::work::{Fleet, Holding, Policy, Request, RequestId, Verdict};
 
+/// More than any body has: the balancer counts on bodies that a listener has accepted.
+const MOST_BYTES: u64 = 1 << 40;
+
 /// The groups of servers, with what decides among them.
 #[derive(Debug, Clone)]
 pub struct Groups {
@@ -59,7 +62,7 @@ impl Policy for Reference {
 
     fn place(&mut self, _: &Fleet, request: &Request, _: Holding, _: f64) -> Verdict {
         let demand = Demand {
-            body_bytes: request.body_bytes,
+            body_bytes: request.body_bytes.min(MOST_BYTES),
             max_tokens: request.max_tokens.map_or(DEFAULT_MAX_TOKENS, Budget::from_tokens),
             ignore_eos: request.ignore_eos,
         };

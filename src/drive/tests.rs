@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 fn driver(policy: &str, servers: usize) -> Driver {
@@ -72,7 +74,8 @@ fn wrong_lines_are_answered_and_change_nothing() {
         ("{", "EOF while parsing"),
         ("[]", "invalid length 0"),
         (r#"{"ev": "tick"}"#, "missing field `t`"),
-        (r#"{"t": -1, "ev": "tick"}"#, "t is -1, expected seconds, 0 or more"),
+        (r#"{"t": -1, "ev": "tick"}"#, "t is -1, expected seconds, 0 to 1000000000000"),
+        (r#"{"t": 1764500000000000000, "ev": "tick"}"#, "t is 1764500000000000000, expected seconds"),
         (r#"{"t": 1, "ev": "stop"}"#, r#"ev is \"stop\", expected arrive"#),
         (r#"{"t": 1, "ev": "arrive", "id": "x"}"#, "arrive needs prompt_tokens"),
         (r#"{"t": 1, "ev": "arrive", "prompt_tokens": 1}"#, "arrive needs id"),
@@ -88,6 +91,17 @@ fn wrong_lines_are_answered_and_change_nothing() {
         assert!(found.starts_with("{\"error\":\"") && found.contains(expected), "{line}: {found}");
     }
     assert_eq!(answer(&mut driver, r#"{"t": 1, "ev": "tick"}"#), r#"{"assign":[],"held":1,"lanes":[1]}"#);
+}
+
+#[test]
+fn a_request_on_a_server_that_has_gone_may_come_again() {
+    let mut driver = driver("least_work", 2);
+    assert!(answer(&mut driver, &arrive("a", 500)).contains("\"server\":0"));
+    assert!(answer(&mut driver, &arrive("a", 500)).starts_with("{\"error\""));
+    answer(&mut driver, r#"{"t": 1, "ev": "server", "server": 0, "up": false}"#);
+    assert!(answer(&mut driver, &arrive("a", 500)).contains("\"server\":1"));
+    answer(&mut driver, r#"{"t": 1, "ev": "server", "server": 0, "up": true}"#);
+    assert!(answer(&mut driver, &arrive("b", 500)).contains("\"server\":0"), "nothing is left of it there");
 }
 
 #[test]
@@ -163,4 +177,37 @@ fn what_cannot_be_run_is_refused_with_a_reason() {
     assert_eq!(refused(Setup::new("reference_bucket", 1)), "reference_bucket needs at least 2 servers, there are 1");
     let threshold = Setup { group_threshold: 200_000, ..Setup::new("reference_bucket", 2) };
     assert!(refused(threshold).contains("bucket 1 is empty"));
+}
+
+/// A line that may be right or wrong, with sizes up to absurd ones.
+fn line() -> impl Strategy<Value = String> {
+    let number = || prop_oneof![0..2_000_u64, 30_000..200_000_u64, Just(u64::MAX)];
+    let ev = prop::sample::select(vec!["arrive", "first", "tokens", "end", "server", "tick", "stop"]);
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let (time, prefix) = (prop_oneof![5 => 0.0..200.0, 1 => Just(1e12)], prop::collection::vec(0..40_u64, 0..9));
+    (time, ev, 0..9_u64, (number(), number(), number()), flags, 0..4_usize, prefix).prop_map(
+        |(t, ev, id, (prompt_tokens, max_tokens, n), (stream, ok, up), server, prefix)| {
+            serde_json::json!({
+                "t": t, "ev": ev, "id": id.to_string(), "prompt_tokens": prompt_tokens, "body_bytes": prompt_tokens,
+                "max_tokens": max_tokens, "ignore_eos": up, "stream": stream, "ok": ok, "n": n, "server": server, "up": up,
+                "prefix": prefix,
+            })
+            .to_string()
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn every_line_gets_one_reply_whatever_it_says(
+        lines in prop::collection::vec(prop_oneof![9 => line(), 1 => "[ -~]{0,40}"], 0..60),
+        policy in prop::sample::select(POLICIES.to_vec()),
+    ) {
+        let answers = answers(&mut driver(policy, 3), &lines.join("\n"));
+        let last_is_empty = lines.last().is_some_and(String::is_empty);
+        prop_assert_eq!(answers.len(), lines.len() - usize::from(last_is_empty));
+        for answer in answers {
+            prop_assert!(serde_json::from_str::<serde_json::Value>(&answer).is_ok(), "{}", answer);
+        }
+    }
 }

@@ -40,8 +40,10 @@ use crate::work::{Dispatcher, HoldLimits, Profile};
 pub struct Plan {
     /// Servers.
     pub servers: usize,
-    /// What the engines can do, and what the policy believes of them.
+    /// What the engines can do.
     pub profile: Profile,
+    /// What the policy believes of them.
+    pub belief: Profile,
     /// Names of policies.
     pub policies: Vec<String>,
     /// Offered work as shares of what the servers can do.
@@ -134,9 +136,9 @@ pub fn run(plan: &Plan, source: &Source, output: &mut impl Write) -> Result<(), 
 
 fn dispatcher(policy: &str, plan: &Plan) -> Result<Dispatcher, SetupError> {
     if let Some(policy) = baseline::named(policy, plan.seed) {
-        return Ok(Dispatcher::new(plan.servers, plan.profile, policy, HoldLimits::default(), None));
+        return Ok(Dispatcher::new(plan.servers, plan.belief, policy, HoldLimits::default(), None));
     }
-    Setup { profile: plan.profile, ..Setup::new(policy, plan.servers) }.dispatcher()
+    Setup { profile: plan.belief, ..Setup::new(policy, plan.servers) }.dispatcher()
 }
 
 /// Works on all cases, each on one core, and gives the results in their order.

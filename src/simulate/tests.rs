@@ -1,10 +1,11 @@
 use super::*;
-use crate::work::LLAMA3_8B_A100;
+use crate::work::{LLAMA3_8B_A100, LLAMA3_70B_TP8};
 
 fn plan(policies: &[&str], servers: usize) -> Plan {
     Plan {
         servers,
         profile: LLAMA3_8B_A100,
+        belief: LLAMA3_8B_A100,
         policies: policies.iter().copied().map(str::to_owned).collect(),
         loads: vec![0.8],
         seed: 1,
@@ -13,11 +14,15 @@ fn plan(policies: &[&str], servers: usize) -> Plan {
 }
 
 fn summary(policy: &str, mix: Mix, servers: usize) -> Summary {
-    let plan = plan(&[policy], servers);
-    let mut jobs = Source::Mix(mix).jobs(&plan).unwrap();
+    summary_of(&plan(&[policy], servers), mix)
+}
+
+fn summary_of(plan: &Plan, mix: Mix) -> Summary {
+    let (policy, servers) = (plan.policies[0].as_str(), plan.servers);
+    let mut jobs = Source::Mix(mix).jobs(plan).unwrap();
     let natural = trace::natural_load(&jobs, &plan.profile, servers);
     jobs.iter_mut().for_each(|job| job.arrival_s *= natural / 0.8);
-    Summary::of(&jobs, &World::new(&jobs, dispatcher(policy, &plan).unwrap(), plan.profile, servers).run())
+    Summary::of(&jobs, &World::new(&jobs, dispatcher(policy, plan).unwrap(), plan.profile, servers).run())
 }
 
 // What the policy is for: short requests are not in the way of long ones, and nobody pays for it.
@@ -28,6 +33,19 @@ fn lanes_take_nine_tenths_off_the_wait_of_short_requests_and_long_ones_do_not_pa
     assert!(after.ttft.mean < 0.7 * before.ttft.mean, "{before:?} {after:?}");
     assert!(after.long_ttft.mean < 1.02 * before.long_ttft.mean, "{before:?} {after:?}");
     assert!(after.latency.mean < before.latency.mean, "{before:?} {after:?}");
+}
+
+#[test]
+fn a_wrong_belief_does_little_harm() {
+    let before = summary("reference_bucket", Mix::Steady, 8);
+    let plan = plan(&["lanes"], 8);
+    let halved = Profile { per_token_s: 33e-6, per_token_pair_s: 1e-9, ..LLAMA3_8B_A100 };
+    let linear = Profile { per_token_pair_s: 0.0, ..LLAMA3_8B_A100 };
+    for belief in [LLAMA3_70B_TP8, halved, linear] {
+        let after = summary_of(&Plan { belief, ..plan.clone() }, Mix::Steady);
+        assert!(after.short_ttft.p99 < 0.2 * before.short_ttft.p99, "{belief:?} {after:?}");
+        assert!(after.ttft.mean < before.ttft.mean, "{belief:?} {after:?}");
+    }
 }
 
 #[test]

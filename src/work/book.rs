@@ -19,7 +19,7 @@ const MOST_DONE_SHARE: f64 = 0.9;
 const MOST_PREFILL_S: f64 = 1e6;
 
 /// More tokens than any prompt has; same reason.
-const MOST_TOKENS: u64 = 1 << 32;
+pub(super) const MOST_TOKENS: u64 = 1 << 32;
 
 /// What is entered for a request when it is dispatched.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -3,10 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::book::MOST_TOKENS;
 use super::fleet::Fleet;
 use super::hold::{Hold, HoldLimits, Seconds};
 use super::policy::{Holding, Policy, Verdict};
-use super::profile::Profile;
+use super::profile::{Profile, as_f64};
 use super::request::{Request, RequestId};
 
 /// An answer that is not streamed is believed to have had its first token after so many times what was predicted.
@@ -102,11 +103,12 @@ impl Dispatcher {
     ///
     /// # Errors
     /// When its number is in use; then nothing has changed.
-    pub fn arrive(&mut self, request: Request, now_s: f64) -> Result<(), Repeated> {
+    pub fn arrive(&mut self, mut request: Request, now_s: f64) -> Result<(), Repeated> {
         if self.fleet.book.active(request.id).is_some() || self.hold.contains(request.id) {
             return Err(Repeated);
         }
         self.pass(now_s);
+        request.prompt_tokens = request.prompt_tokens.min(MOST_TOKENS);
         let prefill = self.fleet.least_prefill(&request);
         let output_tokens = request.expected_output(self.fleet.learned.mean_output_tokens());
         let decode_s = output_tokens * self.fleet.profile.stream_share_s(request.prompt_tokens);
@@ -177,7 +179,7 @@ impl Dispatcher {
         // Nobody may have counted; then the time that it took tells.
         let by_time = |first_s: f64| 1.0 + (self.now_s - first_s).max(0.0) / step_s;
         let counted = (active.generated_tokens > 1).then_some(active.generated_tokens);
-        let counted = generated.or(counted).map(super::profile::as_f64);
+        let counted = generated.or(counted).map(|tokens| as_f64(tokens.min(MOST_TOKENS)));
         if let Some(tokens) = counted.or_else(|| active.first_token_at_s.map(by_time)) {
             self.fleet.learned.wrote(tokens);
         }

@@ -111,7 +111,7 @@ impl MinuteSums {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time since an epoch, at least 0")]
     pub fn pass(&mut self, now_s: f64) {
         let second = now_s.max(0.0) as u64;
-        if second >= self.second + SLOTS as u64 {
+        if second >= self.second.saturating_add(SLOTS as u64) {
             self.slots = [Work::default(); SLOTS];
             self.sum = Work::default();
             self.second = second;
