@@ -10,9 +10,6 @@ use super::policy::{Holding, Policy, Verdict};
 use super::profile::{Profile, as_f64};
 use super::request::{Request, RequestId};
 
-/// An answer that is not streamed is believed to have had its first token after so many times what was predicted.
-const UNSEEN_FIRST_TOKEN_FACTOR: f64 = 1.2;
-
 /// What has become of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -239,7 +236,9 @@ impl Dispatcher {
         if !request.is_streamed {
             let waiting_s = self.fleet.book.waiting_s(server, self.now_s);
             let prefill_s = self.fleet.prefill(server, request).seconds;
-            let due_s = self.now_s + UNSEEN_FIRST_TOKEN_FACTOR * (waiting_s + prefill_s);
+            // Without a margin: to believe it too early puts one more prompt into an engine's queue, to believe it too late
+            // leaves lanes idle, which costs far more when they are few (measured; see docs/policy.md).
+            let due_s = self.now_s + waiting_s + prefill_s;
             if self.unseen.len() > 64 + 2 * self.fleet.book.len() {
                 let book = &self.fleet.book;
                 self.unseen.retain(|Reverse((_, id))| book.active(*id).is_some());

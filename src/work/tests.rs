@@ -143,9 +143,9 @@ fn an_answer_that_is_not_streamed_has_its_first_token_by_the_clock() {
     let request = Request { is_streamed: false, ..Request::of_tokens(1, 50_000) };
     let prefill_s = LLAMA3_8B_A100.prefill_s(50_000, 0);
     dispatcher.arrive(request, 0.0).unwrap();
-    dispatcher.tick(1.19 * prefill_s);
+    dispatcher.tick(0.99 * prefill_s);
     assert_eq!(dispatcher.fleet().book.sums(0).waiting, 1);
-    dispatcher.tick(1.21 * prefill_s);
+    dispatcher.tick(1.01 * prefill_s);
     assert_eq!((dispatcher.fleet().book.sums(0).waiting, dispatcher.fleet().book.sums(0).streams), (0, 1));
 }
 
