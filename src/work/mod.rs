@@ -28,7 +28,7 @@
 //! # Invariants
 //!
 //! - The sums of a server are those of its active requests, and exactly zero when it is idle.
-//! - Nothing is held while a lane is free, nor with one server up; a server that is not up gets nothing.
+//! - Nothing is held while a lane is free for the next in order, nor with one server up; a server that is not up gets nothing.
 //! - Memory is bounded by the requests that are active or held, and by constants.
 //! - A decision costs a few nanoseconds per server and nothing per active request.
 //!
