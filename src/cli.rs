@@ -1,10 +1,14 @@
 //! The command line: the example's flags, the subcommands, and nothing about what they do.
 
+mod offline;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
+
+pub use offline::{PolicyArgs, SimulateArgs};
 
 use crate::config::value::{ATTEMPTS, PORTS, TOKENS, parse_delay_seconds, parse_whole};
 use crate::config::{DEFAULT_GROUP_THRESHOLD, DEFAULT_MAX_REQUEST_TOKENS, Flags};
@@ -13,7 +17,7 @@ use crate::config::{DEFAULT_GROUP_THRESHOLD, DEFAULT_MAX_REQUEST_TOKENS, Flags};
 pub const EXIT_USAGE: u8 = 64;
 
 /// What the user wants.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum Command {
     /// Run the balancer.
     Run {
@@ -36,6 +40,10 @@ pub enum Command {
         /// Where it listens, `host:port`.
         address: String,
     },
+    /// Answer events with what the policy would do.
+    Policy(PolicyArgs),
+    /// Replay traffic against modelled engines.
+    Simulate(SimulateArgs),
 }
 
 /// How a run begins.
@@ -92,6 +100,10 @@ enum Subcommands {
         #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:8000")]
         address: String,
     },
+    /// Drive the routing policy with events from outside and a virtual clock
+    Policy(PolicyArgs),
+    /// Replay traffic against modelled engines and compare policies
+    Simulate(SimulateArgs),
 }
 
 #[derive(Debug, Args)]
@@ -157,6 +169,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, c
         Some(Subcommands::Check { file }) => Command::Check { file },
         Some(Subcommands::Demo(demo)) => Command::Demo(demo),
         Some(Subcommands::Healthcheck { address }) => Command::Healthcheck { address },
+        Some(Subcommands::Policy(arguments)) => Command::Policy(arguments),
+        Some(Subcommands::Simulate(arguments)) => Command::Simulate(arguments),
         None => run.into_command(),
     })
 }
@@ -292,6 +306,26 @@ mod tests {
         let healthcheck = |address: &str| Command::Healthcheck { address: address.to_owned() };
         assert_eq!(parsed("healthcheck").unwrap(), healthcheck("127.0.0.1:8000"));
         assert_eq!(parsed("healthcheck [::1]:1").unwrap(), healthcheck("[::1]:1"));
+    }
+
+    #[test]
+    fn the_policy_is_driven_with_the_defaults_or_as_told() {
+        let Command::Policy(arguments) = parsed("policy --stdio --servers 3 --policy lanes --lanes 1").unwrap() else {
+            panic!("not the policy")
+        };
+        assert_eq!((arguments.servers, arguments.policy.as_deref()), (Some(3), Some("lanes")));
+        assert_eq!((arguments.engine.lanes, arguments.engine.profile.as_str()), (Some(1), "llama3-8b-a100"));
+        for line in ["policy", "policy --stdio --servers 0", "policy --stdio -c f --servers 2"] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_simulation_has_lists_of_policies_and_loads() {
+        let line = "simulate --mix synthetic --policy lanes,least_work --load 0.6,0.8";
+        let Command::Simulate(arguments) = parsed(line).unwrap() else { panic!("no simulation") };
+        assert_eq!((arguments.policy, arguments.load), (vec!["lanes".into(), "least_work".into()], vec![0.6, 0.8]));
+        assert!(parsed("simulate --mix synthetic --trace f").is_err());
     }
 
     #[test]

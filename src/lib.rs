@@ -25,6 +25,10 @@
 //!                drain  -> upstream         (how long an end may take)
 //!         config -> access, balance, prompt, tls (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
+//! main -> offline -> drive, simulate, config (commands that serve nobody)
+//!         simulate -> drive, work
+//!         drive  -> work, balance, prompt   (the policies under one driver)
+//!         work: std and small crates only, like balance
 //!         tls: Pingora, rustls and files; nothing above it
 //!         panics: std and `log`; read by metrics
 //!         access: pingora-limits and small crates; no proxy of Pingora, no I/O, the clock is an argument
@@ -38,6 +42,9 @@
 //! | bucket borders, when a request crosses | `src/balance/bucket.rs` |
 //! | choice inside a group, ties | `src/balance/pick.rs` |
 //! | how much a request weighs | `src/balance/policy.rs` |
+//! | what a prefill and a decode step cost, engine profiles | `src/work/profile.rs`, `src/work/cost.rs` |
+//! | what is long, how many lanes | `src/work/learned.rs`, `src/work/lane_count.rs` |
+//! | the policy `lanes`; a policy of your own beside it | `src/work/lanes.rs`, `src/drive/choice.rs` |
 //! | what is read of a body | `src/prompt/measure.rs` |
 //! | which endpoints count | `src/prompt/endpoint.rs` |
 //! | what happens in a phase | `src/proxy/` (start at `mod.rs`) |
@@ -65,11 +72,13 @@ pub mod config;
 pub mod demo;
 pub mod discovery;
 pub mod drain;
+pub mod drive;
 pub mod health;
 pub mod healthcheck;
 pub mod launcher;
 pub mod logging;
 pub mod metrics;
+pub mod offline;
 pub mod panics;
 pub mod prompt;
 pub mod proxy;
@@ -77,5 +86,7 @@ pub mod queue;
 pub mod reload;
 pub mod replace;
 mod settled;
+pub mod simulate;
 pub mod tls;
 pub mod upstream;
+pub mod work;

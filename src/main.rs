@@ -10,7 +10,7 @@ use tidegate::app::{self, StartError};
 use tidegate::cli::{self, Command, EXIT_USAGE, Start};
 use tidegate::config::{self, Config, Flags, Summary};
 use tidegate::reload::Origin;
-use tidegate::{healthcheck, logging, panics, replace};
+use tidegate::{healthcheck, logging, offline, panics, replace};
 
 /// glibc's allocator keeps what many streams at once have needed, and needs more each time.
 #[global_allocator]
@@ -35,6 +35,14 @@ fn main() -> ExitCode {
             (Some(_), Start::Replace { pid }) => replace::run(pid, env::args_os()),
         },
         Ok(Command::Demo(demo)) => run(|| app::build_demo(&demo)),
+        Ok(Command::Policy(arguments)) => match &arguments.conf {
+            None => ended(offline::policy(&arguments, None)),
+            Some(file) => match load(Some(file), &Flags::default()) {
+                Some(config) => ended(offline::policy(&arguments, Some(&config))),
+                None => EXIT_USAGE.into(),
+            },
+        },
+        Ok(Command::Simulate(arguments)) => ended(offline::simulate(&arguments)),
         Ok(Command::Healthcheck { address }) => healthcheck::run(&address, HEALTHCHECK_WITHIN),
         Err(error) => {
             // Nobody is left to tell when the output is closed.
@@ -64,6 +72,17 @@ fn run(build: impl FnOnce() -> Result<app::Program, StartError>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The exit code of a command that serves nobody.
+fn ended(result: Result<(), offline::Failure>) -> ExitCode {
+    let Err(failure) = result else { return ExitCode::SUCCESS };
+    // Whoever read the output has gone: as with any filter, no failure worth a word.
+    if failure.is_broken_pipe() {
+        return ExitCode::SUCCESS;
+    }
+    writeln!(io::stderr(), "error: {failure}").ok();
+    if failure.is_usage() { EXIT_USAGE.into() } else { ExitCode::FAILURE }
 }
 
 fn check(file: &Path) -> ExitCode {

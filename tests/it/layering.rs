@@ -36,7 +36,7 @@ fn mentions(folder: &str, words: &[&str]) -> Vec<String> {
 fn the_policy_knows_no_network_no_clock_and_nothing_above_it() {
     let foreign = ["pingora", "tokio", "std::net", "std::time", "std::fs", "Instant", "crate::config", "crate::proxy"];
     let above = ["crate::metrics", "crate::admin", "crate::app", "crate::cli", "crate::demo"];
-    for folder in ["src/balance", "src/prompt"] {
+    for folder in ["src/balance", "src/prompt", "src/work"] {
         assert_eq!(mentions(folder, &foreign), [""; 0], "{folder}");
         assert_eq!(mentions(folder, &above), [""; 0], "{folder}");
     }
@@ -44,6 +44,13 @@ fn the_policy_knows_no_network_no_clock_and_nothing_above_it() {
     assert_eq!(mentions("src/access", &foreign), [""; 0]);
     assert_eq!(mentions("src/access", &above), [""; 0]);
     assert_eq!(mentions("src/prompt", &["crate::balance"]), [""; 0], "measuring comes before choosing");
+    let others = ["crate::balance", "crate::drive", "crate::simulate", "rand::", "parking_lot"];
+    assert_eq!(mentions("src/work", &others), [""; 0], "the policies know nobody but themselves and prompt");
+    let live = ["pingora", "tokio", "crate::config", "crate::proxy", "crate::upstream"];
+    for folder in ["src/drive", "src/simulate"] {
+        assert_eq!(mentions(folder, &live), [""; 0], "{folder} drives policies, not servers");
+        assert_eq!(mentions(folder, &["std::time", "Instant"]), [""; 0], "{folder} has a virtual clock");
+    }
 }
 
 #[test]

@@ -1,0 +1,125 @@
+//! The commands that serve nobody: the policy driven from outside, and the simulator.
+
+use std::io;
+
+use crate::balance::Policy;
+use crate::cli::{PolicyArgs, SimulateArgs};
+use crate::config::Config;
+use crate::drive::{Driver, Event, Groups, Setup, SetupError, What, run};
+use crate::simulate::{self, SimulateError};
+use crate::work::{PROFILES, Profile};
+
+/// Servers that are driven when nothing says how many.
+const DEFAULT_SERVERS: usize = 8;
+
+/// Why a command has failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// There is no profile of this name.
+    #[error("there is no profile {name:?}, expected {}", PROFILES.map(|profile| profile.name).join(" or "))]
+    UnknownProfile {
+        /// What was asked for.
+        name: String,
+    },
+    /// Servers that are discovered are not known before Tidegate runs.
+    #[error("group {group} discovers its servers, expected a file that lists them, or --servers N")]
+    Discovers {
+        /// The group.
+        group: String,
+    },
+    /// The policy cannot be run so.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// The simulation cannot be run so.
+    #[error(transparent)]
+    Simulate(#[from] SimulateError),
+    /// Reading or writing has failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl Failure {
+    /// Whether what was asked for was wrong.
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, Self::Io(_))
+    }
+
+    /// Whether nobody reads the output any more.
+    #[must_use]
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// `tidegate policy --stdio`: answers events until the input ends.
+///
+/// # Errors
+/// When there is no such policy, profile or set of servers, or input and output fail.
+pub fn policy(arguments: &PolicyArgs, config: Option<&Config>) -> Result<(), Failure> {
+    let setup = setup(arguments, config)?;
+    let mut driver = Driver::new(setup.dispatcher()?);
+    let servers = config.into_iter().flat_map(|config| config.groups.iter().flat_map(|group| &group.servers));
+    for (server, _) in servers.enumerate().filter(|(_, server)| server.is_drained) {
+        let drained = Event { now_s: 0.0, what: What::Server { server, is_up: false } };
+        driver.apply(drained).expect("the server is one of the file's");
+    }
+    Ok(run(&mut driver, io::stdin().lock(), io::stdout().lock())?)
+}
+
+fn setup(arguments: &PolicyArgs, config: Option<&Config>) -> Result<Setup, Failure> {
+    let groups = config.map(groups).transpose()?;
+    let in_file = groups.as_ref().map(|groups| groups.policy.name());
+    let policy = arguments.policy.as_deref().or(in_file).unwrap_or("lanes");
+    let servers = match &groups {
+        Some(groups) => groups.sizes.iter().sum(),
+        None => arguments.servers.map_or(DEFAULT_SERVERS, usize::from),
+    };
+    let engine = &arguments.engine;
+    Ok(Setup {
+        profile: profile(&engine.profile)?,
+        lanes: engine.lanes,
+        long_from_tokens: engine.long_from_tokens,
+        groups,
+        ..Setup::new(policy, servers)
+    })
+}
+
+fn groups(config: &Config) -> Result<Groups, Failure> {
+    if let Some(group) = config.groups.iter().find(|group| group.discover.is_some()) {
+        return Err(Failure::Discovers { group: group.name.clone() });
+    }
+    let policy: Policy = config.policy.clone();
+    Ok(Groups {
+        names: config.groups.iter().map(|group| group.name.clone()).collect(),
+        sizes: config.groups.iter().map(|group| group.servers.len()).collect(),
+        policy,
+        ties: config.ties,
+    })
+}
+
+fn profile(name: &str) -> Result<Profile, Failure> {
+    Profile::named(name).ok_or_else(|| Failure::UnknownProfile { name: name.to_owned() })
+}
+
+/// `tidegate simulate`: replays traffic under each policy and prints a table.
+///
+/// # Errors
+/// When the trace cannot be read, there is no such policy or profile, or the output fails.
+pub fn simulate(arguments: &SimulateArgs) -> Result<(), Failure> {
+    let plan = simulate::Plan {
+        servers: arguments.servers.into(),
+        profile: profile(&arguments.profile)?,
+        belief: profile(arguments.belief.as_deref().unwrap_or(&arguments.profile))?,
+        policies: arguments.policy.clone(),
+        loads: arguments.load.clone(),
+        seed: arguments.seed,
+        requests: arguments.requests as usize,
+    };
+    let source = match (&arguments.trace, &arguments.mix) {
+        (Some(file), _) => simulate::Source::File(file.clone()),
+        (None, mix) => simulate::Source::mix(mix.as_deref().unwrap_or("synthetic"))?,
+    };
+    simulate::run(&plan, &source, &mut io::stdout().lock())?;
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! The world: arrivals, engines and the dispatcher on one virtual clock.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+use super::engine::{Engine, Progress};
+use super::outcome::Timing;
+use super::trace::Job;
+use crate::work::{Dispatcher, Outcome, Profile, Request, RequestId};
+
+/// The dispatcher is told of generated tokens once in so many.
+const TOKENS_PER_REPORT: u64 = 16;
+
+/// Seconds between two ticks.
+const TICK_S: f64 = 1.0;
+
+/// A simulation that can be run once.
+#[derive(Debug)]
+pub struct World<'j> {
+    jobs: &'j [Job],
+    dispatcher: Dispatcher,
+    engines: Vec<Engine>,
+    steps: BinaryHeap<Reverse<Step>>,
+    timings: Vec<Timing>,
+    unfinished: usize,
+}
+
+/// The end of an engine's step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Step {
+    at_s: f64,
+    server: usize,
+}
+
+impl Eq for Step {}
+
+impl PartialOrd for Step {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Step {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.at_s.total_cmp(&other.at_s).then(self.server.cmp(&other.server))
+    }
+}
+
+impl<'j> World<'j> {
+    /// Idle servers in front of which so much will arrive. Every job must fit into a KV cache.
+    #[must_use]
+    pub fn new(jobs: &'j [Job], dispatcher: Dispatcher, profile: Profile, servers: usize) -> Self {
+        Self {
+            jobs,
+            dispatcher,
+            engines: (0..servers).map(|_| Engine::new(profile)).collect(),
+            steps: BinaryHeap::new(),
+            timings: jobs.iter().map(|job| Timing::new(job.arrival_s)).collect(),
+            unfinished: jobs.len(),
+        }
+    }
+
+    /// Lets everything happen; gives the times of each request.
+    #[must_use]
+    pub fn run(mut self) -> Vec<Timing> {
+        let (mut next_job, mut next_tick_s, mut progress) = (0, TICK_S, Vec::new());
+        while self.unfinished > 0 {
+            let arrival_s = self.jobs.get(next_job).map_or(f64::INFINITY, |job| job.arrival_s);
+            let step_s = self.steps.peek().map_or(f64::INFINITY, |Reverse(step)| step.at_s);
+            if next_tick_s <= arrival_s && next_tick_s <= step_s {
+                self.dispatcher.tick(next_tick_s);
+                self.submit(next_tick_s);
+                next_tick_s += TICK_S;
+            } else if arrival_s <= step_s {
+                self.arrive(next_job);
+                next_job += 1;
+            } else if let Some(Reverse(Step { at_s, server })) = self.steps.pop() {
+                self.engines[server].end_step(&mut progress);
+                progress.drain(..).for_each(|event| self.tell(event, at_s));
+                self.submit(at_s);
+                self.begin_step(server, at_s);
+            }
+        }
+        self.timings
+    }
+
+    fn arrive(&mut self, index: usize) {
+        let Job { arrival_s, prompt_tokens, .. } = self.jobs[index];
+        let request =
+            Request { prefix: self.jobs[index].prefix.clone(), ..Request::of_tokens(index as u64, prompt_tokens) };
+        self.dispatcher.arrive(request, arrival_s).expect("each job has a number of its own");
+        self.submit(arrival_s);
+    }
+
+    fn tell(&mut self, event: Progress, now_s: f64) {
+        match event {
+            Progress::Token { job, generated } => {
+                if generated == 1 {
+                    self.timings[job].first_s = now_s;
+                    self.dispatcher.first_token(RequestId(job as u64), now_s);
+                } else if generated % TOKENS_PER_REPORT == 0 {
+                    self.dispatcher.tokens(RequestId(job as u64), generated, now_s);
+                }
+            }
+            Progress::Done { job, generated } => {
+                let timing = &mut self.timings[job];
+                timing.first_s = if generated == 1 { now_s } else { timing.first_s };
+                timing.end_s = now_s;
+                self.unfinished -= 1;
+                self.dispatcher.end(RequestId(job as u64), true, Some(generated), now_s);
+            }
+        }
+    }
+
+    /// Hands over what has been assigned.
+    fn submit(&mut self, now_s: f64) {
+        let outcomes: Vec<Outcome> = self.dispatcher.outcomes().collect();
+        for outcome in outcomes {
+            let Outcome::Assigned { id, server, .. } = outcome else {
+                unreachable!("all servers stay up, so nothing is rejected")
+            };
+            let job = usize::try_from(id.0).expect("it was a place in the list");
+            let Job { prompt_tokens, output_tokens, ref prefix, .. } = self.jobs[job];
+            let request = Request { prefix: prefix.clone(), ..Request::of_tokens(id.0, prompt_tokens) };
+            self.engines[server].submit(job, &request, output_tokens);
+            self.begin_step(server, now_s);
+        }
+    }
+
+    fn begin_step(&mut self, server: usize, now_s: f64) {
+        if let Some(step_s) = self.engines[server].begin_step() {
+            self.steps.push(Reverse(Step { at_s: now_s + step_s, server }));
+        }
+    }
+}

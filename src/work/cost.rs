@@ -1,0 +1,123 @@
+//! What it costs to send a request to a server, in seconds: of the request itself, and of those that it hurts.
+
+use super::fleet::{Fleet, Prefill};
+use super::profile::as_f64;
+use super::request::Request;
+
+/// How much of the harm to other streams a long request is charged with.
+const LONG_HARM_WEIGHT: f64 = 0.3;
+
+/// The same for a short one, while there is long work about.
+const SHORT_HARM_WEIGHT: f64 = 0.1;
+
+/// From this share of long work on, short requests are charged with harm.
+const HARM_FROM_LONG_SHARE: f64 = 0.05;
+
+/// The costs of one request, server by server.
+#[derive(Debug)]
+pub struct Costs<'a> {
+    fleet: &'a Fleet,
+    request: &'a Request,
+    now_s: f64,
+    /// m, for this request.
+    output_tokens: f64,
+    /// b + c * prompt tokens.
+    stream_share_s: f64,
+    short_harm_weight: f64,
+    /// The prefill where nothing is cached; `None` when that depends on the server.
+    prefill: Option<Prefill>,
+}
+
+/// What one server costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cost {
+    /// All of it.
+    pub total_s: f64,
+    /// m * step(e): what generating the answer takes there.
+    pub decode_s: f64,
+    /// Whether the request's prefill counts as long there.
+    pub is_long: bool,
+}
+
+impl<'a> Costs<'a> {
+    /// The costs of a request now.
+    #[must_use]
+    pub fn new(fleet: &'a Fleet, request: &'a Request, now_s: f64) -> Self {
+        let learned = &fleet.learned;
+        Self {
+            fleet,
+            request,
+            now_s,
+            output_tokens: request.expected_output(learned.mean_output_tokens()),
+            stream_share_s: fleet.profile.stream_share_s(request.prompt_tokens),
+            short_harm_weight: if learned.long_share() >= HARM_FROM_LONG_SHARE { SHORT_HARM_WEIGHT } else { 0.0 },
+            prefill: request.prefix.is_empty().then(|| fleet.least_prefill(request)),
+        }
+    }
+
+    /// Whether the request is known to be long on every server, without asking each.
+    #[must_use]
+    pub fn is_long_everywhere(&self) -> bool {
+        self.prefill.is_some_and(|prefill| self.fleet.is_long(prefill))
+    }
+
+    /// The cost on a server:
+    ///
+    /// ```text
+    /// cost(e) = W(e) + P + m * step(e) + KV wait + w * D(e) * (P + m * (b + c * prompt tokens))
+    /// step(e) = o + max(a0, a1 + b * (D + 1)) + c * (C + prompt tokens)
+    /// ```
+    #[must_use]
+    pub fn on(&self, server: usize) -> Cost {
+        let (profile, sums) = (&self.fleet.profile, self.fleet.book.sums(server));
+        let prefill = self.prefill.unwrap_or_else(|| self.fleet.prefill(server, self.request));
+        let is_long = self.fleet.is_long(prefill);
+        let step_s = profile.decode_step_s(sums.streams + 1, sums.context_tokens + self.request.prompt_tokens);
+        let decode_s = self.output_tokens * step_s;
+        let harm_weight = if is_long { LONG_HARM_WEIGHT } else { self.short_harm_weight };
+        let harm_s = harm_weight * as_f64(sums.streams) * (prefill.seconds + self.output_tokens * self.stream_share_s);
+        let waiting_s = self.fleet.book.waiting_s(server, self.now_s);
+        let total_s = waiting_s + prefill.seconds + decode_s + self.kv_wait_s(server, decode_s) + harm_s;
+        Cost { total_s, decode_s, is_long }
+    }
+
+    /// How long a request waits for room in the KV cache.
+    ///
+    /// What is there is given back about once per answer, so that overflow / use of it is free after that share of the time
+    /// that an answer takes.
+    fn kv_wait_s(&self, server: usize, decode_s: f64) -> f64 {
+        let overflow = self.kv_overflow(server);
+        if overflow <= 0.0 { 0.0 } else { decode_s * overflow / as_f64(self.fleet.book.sums(server).kv_tokens()) }
+    }
+
+    /// Whether the request has room in a server's KV cache now, with its answer.
+    #[must_use]
+    pub fn fits(&self, server: usize) -> bool {
+        self.kv_overflow(server) <= 0.0
+    }
+
+    /// Tokens that are too many for a server's KV cache when the request goes there.
+    fn kv_overflow(&self, server: usize) -> f64 {
+        let used = as_f64(self.fleet.book.sums(server).kv_tokens());
+        // A server on which nothing runs takes everything that any server can.
+        if used <= 0.0 {
+            return 0.0;
+        }
+        used + as_f64(self.request.prompt_tokens) + self.output_tokens - as_f64(self.fleet.profile.kv_tokens)
+    }
+}
+
+/// The cheapest of some servers, by a cost that is given for each; of equals the one that was chosen longest ago.
+pub(super) fn cheapest(fleet: &Fleet, costs: impl Iterator<Item = (usize, f64)>) -> Option<usize> {
+    let mut best: Option<(usize, f64)> = None;
+    for (server, cost) in costs {
+        let wins = best.is_none_or(|(leader, least)| {
+            cost < least
+                || (cost.total_cmp(&least).is_eq() && fleet.last_dispatch(server) < fleet.last_dispatch(leader))
+        });
+        if wins {
+            best = Some((server, cost));
+        }
+    }
+    best.map(|(server, _)| server)
+}

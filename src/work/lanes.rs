@@ -1,0 +1,104 @@
+//! The policy `lanes`: long prefills are concentrated on a few servers, one at a time each, and wait in the balancer.
+//!
+//! Least work alone puts each long prefill where there is least work, so that soon several servers are blocked at once, and
+//! short requests that have not even arrived yet pay for it. Here the last K servers are *lanes*:
+//!
+//! - a **long** request goes to the cheapest lane that is free: no unfinished long prefill, and room in the KV cache; while
+//!   there is none it is held. (In an engine without room it would stand in front of everything that comes after it.)
+//! - a **short** one goes where it costs least, a lane being charged with the risk that a long prefill comes and stalls it.
+//!
+//! Without long requests the risk is zero, and this is least work.
+
+use super::cost::{Costs, cheapest};
+use super::fleet::Fleet;
+use super::lane_count::LaneCount;
+use super::policy::{Holding, Policy, Verdict};
+use super::profile::as_f64;
+use super::request::Request;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Lanes {
+    count: LaneCount,
+    lanes: Vec<usize>,
+    /// What [`Fleet::changes`] was when the lanes were chosen.
+    chosen_at: Option<u64>,
+}
+
+impl Lanes {
+    /// No lanes yet: they come with the first request. A pin says how many there always are.
+    #[must_use]
+    pub fn new(pin: Option<usize>) -> Self {
+        Self { count: LaneCount::new(pin), lanes: Vec::new(), chosen_at: None }
+    }
+
+    fn is_lane(&self, server: usize) -> bool {
+        // The lanes are the last of the servers that are up, so one comparison tells.
+        self.lanes.first().is_some_and(|first| server >= *first)
+    }
+
+    /// Among the servers on which the request is short, the cheapest.
+    fn place_short(&self, fleet: &Fleet, costs: &Costs<'_>, now_s: f64) -> Option<Verdict> {
+        if costs.is_long_everywhere() {
+            return None;
+        }
+        // Long prefill seconds per second and lane: the share of the time in which a stream there is stalled.
+        let risk = fleet.learned.long_prefill_rate(now_s) / as_f64(self.lanes.len().max(1) as u64);
+        let priced = |server: usize| {
+            let cost = costs.on(server);
+            let risk_s = if self.is_lane(server) { risk * cost.decode_s } else { 0.0 };
+            (!cost.is_long).then_some((server, cost.total_s + risk_s))
+        };
+        let server = cheapest(fleet, fleet.up().filter_map(priced))?;
+        Some(Verdict::Assign { server, reason: if self.is_lane(server) { "short_on_lane" } else { "short" } })
+    }
+
+    fn place_long(&self, fleet: &Fleet, costs: &Costs<'_>, holding: Holding) -> Verdict {
+        let priced = |server: usize| (server, costs.on(server).total_s);
+        let lanes = self.lanes.iter().copied().filter(|lane| fleet.is_up(*lane));
+        let free = lanes.clone().filter(|lane| fleet.book.sums(*lane).waiting_long == 0 && costs.fits(*lane));
+        if let Some(server) = cheapest(fleet, free.map(priced)) {
+            return Verdict::Assign { server, reason: "lane" };
+        }
+        if holding == Holding::Allowed && !self.lanes.is_empty() {
+            return Verdict::Hold;
+        }
+        // Rather behind another long prompt than in front of many short ones.
+        let found = cheapest(fleet, lanes.map(priced)).map(|server| (server, "lane_overdue"));
+        let found = found.or_else(|| cheapest(fleet, fleet.up().map(priced)).map(|server| (server, "least_cost")));
+        found.map_or(Verdict::Hold, |(server, reason)| Verdict::Assign { server, reason })
+    }
+}
+
+impl Policy for Lanes {
+    fn name(&self) -> &'static str {
+        "lanes"
+    }
+
+    fn adapt(&mut self, fleet: &Fleet, held_since_s: Option<f64>, now_s: f64) {
+        self.count.update(fleet.up_count(), fleet.learned.long_share(), held_since_s, now_s);
+        if self.lanes.len() == self.count.count() && self.chosen_at == Some(fleet.changes()) {
+            return;
+        }
+        self.chosen_at = Some(fleet.changes());
+        self.lanes.clear();
+        self.lanes.extend(fleet.up().rev().take(self.count.count()));
+        self.lanes.reverse();
+    }
+
+    fn place(&mut self, fleet: &Fleet, request: &Request, holding: Holding, now_s: f64) -> Verdict {
+        if fleet.up_count() == 0 {
+            return Verdict::Hold;
+        }
+        let costs = Costs::new(fleet, request, now_s);
+        self.place_short(fleet, &costs, now_s).unwrap_or_else(|| self.place_long(fleet, &costs, holding))
+    }
+
+    fn lanes(&self) -> &[usize] {
+        &self.lanes
+    }
+
+    fn group(&self, server: usize) -> &'static str {
+        if self.is_lane(server) { "long" } else { "short" }
+    }
+}
