@@ -84,6 +84,7 @@ fn ambiguous() -> Vec<(&'static str, String)> {
         ("a chunk without its line end", hiding(chunked, "5\r\nhello0\r\n\r\n")),
         ("bare LF in an extension", hiding(chunked, "5;x\nhello\r\n0\r\n\r\n")),
         ("bare LF in front of an extension's text", hiding(chunked, "2;\nxx\r\n45\r\n0\r\n\r\n")),
+        ("bare LF in an extension of a chunk that is to come", hiding(chunked, "ffff;\n\r\n")),
         ("no size", hiding(chunked, "5\r\nhello\r\n\r\n\r\n")),
         ("no size before an extension", hiding(chunked, "5\r\nhello\r\n;x\r\n\r\n")),
         ("NUL in an extension", hiding(chunked, "5;\0\r\nhello\r\n0\r\n\r\n")),
