@@ -75,6 +75,8 @@ pub(super) struct Ongoing {
     book: Book,
     id: Arc<str>,
     number: usize,
+    /// What it came to when its answer, which is being sent, is not sent to its end.
+    unless_sent: Option<Progress>,
 }
 
 impl Book {
@@ -93,7 +95,7 @@ impl Book {
         if is_over {
             pages.violate(&id, "it was given to a server after its client had the answer");
         }
-        Ongoing { book: self.clone(), id, number }
+        Ongoing { book: self.clone(), id, number, unless_sent: None }
     }
 
     /// Its client is about to leave.
@@ -167,15 +169,24 @@ impl Ongoing {
         self.progresses(Progress::InBody);
     }
 
-    /// The last byte of the answer is about to be sent.
-    pub(super) fn answers(self) {
-        let mut pages = self.book.0.lock();
-        let request = pages.requests.get_mut(&self.id).expect("it began");
-        let is_answered = request.attempts.iter().any(|attempt| attempt.progress == Progress::Answered);
-        request.attempts[self.number].progress = Progress::Answered;
-        if is_answered {
-            pages.violate(&self.id, "it was answered twice");
+    /// Sends the rest of the answer; false when that cannot be done. The client may have it before the server knows that
+    /// it was sent, so it counts as answered from the beginning; when the server is killed before, it was not.
+    pub(super) async fn answers(mut self, conn: &mut Conn, rest: impl AsRef<[u8]>) -> bool {
+        {
+            let mut pages = self.book.0.lock();
+            let request = pages.requests.get_mut(&self.id).expect("it began");
+            let is_answered = request.attempts.iter().any(|attempt| attempt.progress == Progress::Answered);
+            self.unless_sent = Some(request.attempts[self.number].progress);
+            request.attempts[self.number].progress = Progress::Answered;
+            if is_answered {
+                pages.violate(&self.id, "it was answered twice");
+            }
         }
+        let is_sent = conn.send(rest).await;
+        if is_sent {
+            self.unless_sent = None;
+        }
+        is_sent
     }
 
     fn progresses(&self, progress: Progress) {
@@ -190,6 +201,9 @@ impl Drop for Ongoing {
         let mut pages = self.book.0.lock();
         let request = pages.requests.get_mut(&self.id).expect("it began");
         request.attempts[self.number].open = None;
+        if let Some(progress) = self.unless_sent {
+            request.attempts[self.number].progress = progress;
+        }
     }
 }
 

@@ -246,8 +246,7 @@ async fn serve(mut conn: Conn, number: usize, book: &Book, bodies: &Bodies, mann
                 continue;
             }
             Mood::Fails(status) => {
-                ongoing.answers();
-                if !conn.send(json_response(status, "{}")).await {
+                if !ongoing.answers(&mut conn, json_response(status, "{}")).await {
                     return;
                 }
                 continue;
@@ -321,8 +320,7 @@ async fn answer(conn: &mut Conn, ongoing: Ongoing, wish: &Wish, id: &str) -> boo
             return false;
         }
     }
-    ongoing.answers();
-    conn.send([chunk(&wish.last(id)), "0\r\n\r\n".to_owned()].concat()).await
+    ongoing.answers(conn, [chunk(&wish.last(id)), "0\r\n\r\n".to_owned()].concat()).await
 }
 
 fn chunk(text: &str) -> String {
