@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use super::connection::HTTP2_PREFACE;
 use super::follow::{Followed, MayRead};
 
+/// A stream, and what is done about what is read from it.
 #[derive(Debug)]
 pub(super) struct ClientStream {
     stream: Stream,
@@ -52,8 +53,9 @@ impl ClientStream {
 
 impl AsyncRead for ClientStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if let Some(followed) = self.followed.clone() {
-            return followed_read(&followed, &mut self.stream, cx, buf);
+        let this = &mut *self;
+        if let Some(followed) = &this.followed {
+            return followed_read(followed, &mut this.stream, cx, buf);
         }
         if self.preface.is_empty() {
             return Pin::new(&mut self.stream).poll_read(cx, buf);

@@ -2,9 +2,11 @@
 //!
 //! ```text
 //! connection  a client connection: header time limit, keep-alive, pipelining
+//! follow      the requests on an HTTP/1 connection, to the letter where Pingora is lenient (chunks)
 //! guard       who may do what: keys, closed paths, limits, CORS
 //! admit       local answers; the body is read and measured
 //! connect     backoff, a place on a server (the lease), its address
+//! loan        the client is watched while a connection to the server is being made
 //! request     the header that goes to the server
 //! response    judging the server's header, the header that goes to the client
 //! retry       an attempt failed: another one?
