@@ -10,6 +10,7 @@ mod allowed;
 mod change;
 mod configured;
 mod status;
+mod work;
 #[cfg(test)]
 mod tests;
 

@@ -99,6 +99,12 @@ impl Metrics {
                 "Requests and attempts that a time limit ended, by the limit's key in the configuration",
                 Family::default(),
             ),
+            decisions: registered(
+                &mut registry,
+                "tidegate_decisions",
+                "Servers chosen, by why the policy chose them; a request has one choice or, with retries, more",
+                Family::default(),
+            ),
             key_requests: registered(
                 &mut registry,
                 "tidegate_key_requests",

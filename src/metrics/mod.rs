@@ -60,6 +60,7 @@ pub struct Metrics {
     requests_by_outcome: [Counter; Outcome::ALL.len()],
     rejections: Family<ReasonLabels, Counter>,
     timeouts: Family<LimitLabels, Counter>,
+    decisions: Family<ReasonLabels, Counter>,
     /// By API key.
     key_requests: Family<KeyLabels, Counter>,
     key_prompt_tokens: Family<KeyLabels, Counter>,
@@ -137,6 +138,12 @@ impl Metrics {
         if let (Some(time), Some(seconds)) = (request.time_to_first_byte, series.time_to_first_byte.get(group)) {
             seconds.observe(time.as_secs_f64());
         }
+    }
+
+    /// Counts a request that was given to a server, by the policy's reason from a closed list: each becomes a series that
+    /// stays.
+    pub fn decided(&self, reason: &'static str) {
+        self.decisions.get_or_create(&ReasonLabels { reason }).inc();
     }
 
     /// Counts an error of Tidegate's own, by a reason from a closed list: each becomes a series that stays.

@@ -7,6 +7,6 @@ mod demand;
 mod endpoint;
 mod measure;
 
-pub use demand::{Budget, DEFAULT_MAX_TOKENS, Demand, MAX_BUDGET_TOKENS};
+pub use demand::{Budget, DEFAULT_MAX_TOKENS, Demand, MAX_BUDGET_TOKENS, Work};
 pub use endpoint::Endpoint;
 pub use measure::measure;

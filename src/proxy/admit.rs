@@ -88,7 +88,13 @@ impl Proxy {
             return models::answer(self, session, ctx).await;
         }
         if ctx.endpoint.is_generation() {
-            let demand = measure(&body).await?;
+            let mut demand = measure(&body).await?;
+            demand.work = Some(Arc::new(crate::prompt::Work {
+                prompt_tokens: demand.body_bytes / 4,
+                needed_tokens: Some(demand.body_bytes / 4),
+                is_streamed: true,
+                ..Default::default()
+            }));
             if let Err(reject) = self.charge(ctx, &demand) {
                 self.reject(session, ctx, reject).await?;
                 return Ok(true);

@@ -37,16 +37,24 @@ impl Proxy {
         FailToProxy { error_code, can_reuse_downstream: false }
     }
 
+    /// How many tokens the answer has, as far as it tells.
+    fn written(&self, ctx: &RequestContext) -> Option<u64> {
+        ctx.watch.take_written().events
+    }
+
     /// The request is over.
     pub(super) fn finish(&self, session: &mut Session, error: Option<&Error>, ctx: &mut RequestContext) {
         if let Some(slot) = &ctx.slot {
             downstream::unwrap(session, slot);
         }
-        if let Some(lease) = ctx.lease.take() {
+        if let Some(mut lease) = ctx.lease.take() {
             let result = RequestContext::attempt_result(error);
             self.metrics.attempt_ended(lease.server(), result);
             if result == AttemptResult::Answered {
                 ctx.watch.answered(ctx.status);
+                if ctx.status.is_some_and(|status| (200..300).contains(&status)) {
+                    lease.answered(self.written(ctx));
+                }
             }
         }
         if let Some(reject) = ctx.reject {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::balance::Progress;
 use crate::health::{Health, Signal};
 use crate::upstream::Server;
 
@@ -21,6 +22,18 @@ struct Attempt {
     /// What is to be said against the server has been said.
     is_judged: bool,
     first_byte_at: Option<Instant>,
+    /// Whom to tell how the request gets on.
+    progress: Option<Progress>,
+    written: Written,
+}
+
+/// What an answer has brought, as far as somebody counts it.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// Events with a token; `None` when it is no stream.
+    pub(super) events: Option<u64>,
+    /// The last of the body.
+    pub(super) tail: Vec<u8>,
 }
 
 impl std::fmt::Debug for Watch {
@@ -35,8 +48,10 @@ impl Watch {
     }
 
     /// The request goes to this server now.
-    pub(super) fn attempt(&self, server: Arc<Server>, may_try_elsewhere: bool) {
+    pub(super) fn attempt(&self, server: Arc<Server>, may_try_elsewhere: bool, progress: Option<Progress>) {
         let mut attempt = self.attempt.lock();
+        attempt.progress = progress;
+        attempt.written = Written::default();
         attempt.server = Some(server);
         attempt.may_try_elsewhere = may_try_elsewhere;
         attempt.is_judged = false;
@@ -75,6 +90,21 @@ impl Watch {
         if let Some(server) = server.filter(|_| !is_judged) {
             self.health.note(&server, of_status(status), "");
         }
+    }
+
+    /// Whom to tell how the request gets on; `None` when the policy does not ask.
+    pub(super) fn progress(&self) -> Option<Progress> {
+        self.attempt.lock().progress.clone()
+    }
+
+    /// The answer has come to its end, or was broken off.
+    pub(super) fn wrote(&self, written: Written) {
+        self.attempt.lock().written = written;
+    }
+
+    /// What the answer of the present attempt has brought.
+    pub(super) fn take_written(&self) -> Written {
+        std::mem::take(&mut self.attempt.lock().written)
     }
 
     /// Whether another server may be asked when this one fails.

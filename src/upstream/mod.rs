@@ -28,10 +28,11 @@ use membership::Known;
 pub use server::{Server, Standing, Verdict};
 
 use crate::access::Access;
-use crate::balance::{Admission, Balancer, GroupMismatch, Snapshot, Topology, TopologyError};
+use crate::balance::{Admission, Balancer, Clock, GroupMismatch, Snapshot, Topology, TopologyError};
 use crate::config::{Config, Source};
 use crate::metrics::{Metrics, Roster};
 use crate::queue::Queue;
+use crate::work::ServerTraits;
 
 /// Why a configuration cannot be put in force.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +82,12 @@ impl InForce {
 
     fn topology(&self) -> Result<Topology, TopologyError> {
         Topology::new(self.groups.clone())
+    }
+
+    /// What tells servers from each other, by number.
+    fn traits(&self) -> Vec<ServerTraits> {
+        let traits = |server: &Option<Arc<Server>>| server.as_ref().map(|server| server.config().traits);
+        self.servers.iter().map(|server| traits(server).unwrap_or_default()).collect()
     }
 
     fn roster(&self) -> Roster {
@@ -138,7 +145,9 @@ impl Live {
         let access = Access::new(config.access.clone(), Instant::now());
         let in_force = InForce { config: Arc::new(config), generation: 1, access, groups, servers };
         let config = &in_force.config;
-        let balancer = Arc::new(Balancer::new(in_force.topology()?, config.policy.clone(), config.ties)?);
+        let (topology, traits) = (in_force.topology()?, in_force.traits());
+        let balancer = Balancer::with_clock(topology, config.policy.clone(), config.ties, &traits, clock());
+        let balancer = Arc::new(balancer?);
         let metrics = Arc::new(Metrics::new(&in_force.roster()));
         let live = Self {
             queue: Queue::new(&balancer, &metrics),
@@ -279,7 +288,7 @@ impl Live {
         // Names first, then the servers themselves, then the balancer: whoever is given a server finds it.
         self.metrics.follow(&new.roster());
         self.in_force.store(Arc::clone(&new));
-        let reconfigured = self.balancer.reconfigure(topology, policy, ties).inspect_err(|_| {
+        let reconfigured = self.balancer.reconfigure(topology, policy, ties, &new.traits()).inspect_err(|_| {
             self.metrics.follow(&old.roster());
             self.in_force.store(Arc::clone(&old));
         });
@@ -308,6 +317,12 @@ impl Live {
         }
         standing
     }
+}
+
+/// Seconds since the start, for a balancer that has no clock of its own.
+fn clock() -> Clock {
+    let start = Instant::now();
+    Arc::new(move || start.elapsed().as_secs_f64())
 }
 
 #[cfg(test)]

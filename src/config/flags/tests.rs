@@ -46,7 +46,7 @@ fn groups(config: &Config) -> String {
 
 fn bounds(config: &Config) -> Vec<(u64, u64)> {
     match &config.policy {
-        Policy::ReferencePlain => Vec::new(),
+        Policy::ReferencePlain | Policy::ByWork(_) => Vec::new(),
         Policy::ReferenceBucket(buckets) => buckets.ranges().iter().map(|range| (range.from, range.to)).collect(),
     }
 }
