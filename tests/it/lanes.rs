@@ -284,7 +284,7 @@ async fn a_reload_keeps_the_book_and_what_is_held() {
 async fn a_failed_attempt_is_made_again_elsewhere_and_weighs_once() {
     let gate = Gate::closed();
     let [first, other] = [Backend::start(sse(2, &gate)).await, Backend::start(sse(2, &gate)).await];
-    let dead = closed_address().await;
+    let dead = closed_address();
     let setup = Setup::one_group([first.address(), other.address(), dead]).without_health();
     let tidegate = Tidegate::start(&setup.section("policy", "{ kind: lanes, lanes: 1 }")).await;
     let mut client = tidegate.begin(&long()).await;
