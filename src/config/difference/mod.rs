@@ -347,9 +347,19 @@ mod tests {
 
     #[test]
     fn ranges_policy_and_sources_are_shown_before_and_after() {
-        let wider = BASE.replace("up_to_tokens: 10", "up_to_tokens: 15");
-        let [policy] = changes(&wider).try_into().unwrap();
+        let buckets = format!("{BASE}policy: {{kind: reference_bucket}}\n");
+        let wider = buckets.replace("up_to_tokens: 10", "up_to_tokens: 15");
+        let [policy] = difference(&of_text(&buckets), &of_text(&wider)).changes.try_into().unwrap();
         assert!(policy.starts_with("ranges: a prompts from 0 to below 10 tokens; b"), "{policy}");
+        let [policy, ranges] = changes(&buckets).try_into().unwrap();
+        assert!(policy.starts_with("policy: lanes, lanes auto, max_hold 2m, long_from_tokens auto, engine"), "{policy}");
+        assert!(ranges.starts_with("ranges: a all prompts; b all prompts -> a prompts from 0"), "{ranges}");
+        let pinned = format!("{BASE}policy: {{kind: least_work, long_from_tokens: 9, engine: {{kv_cache_tokens: 7}}}}\n");
+        let expected = " -> least_work, long_from_tokens 9, engine llama3-8b-a100, max_num_batched_tokens 8192, \
+                        kv_cache_tokens 7";
+        assert!(changes(&pinned)[0].ends_with(expected), "{:?}", changes(&pinned));
+        let traits = BASE.replace("name: b,", "name: b, max_model_len: 9,");
+        assert_eq!(changes(&traits), ["server z:1 max_model_len: none -> 9"]);
         let source = BASE.replace("name: b,", "name: b, discover: {dns: 'n:1'},");
         assert_eq!(changes(&source), ["group b discover: none -> dns n:1"]);
         let limited = format!("{source}queue: {{server_max_in_flight: 4}}\n");
