@@ -30,6 +30,9 @@ struct ByWorkStatus {
     engine_profile: &'static str,
     max_num_batched_tokens: u64,
     kv_cache_tokens: u64,
+    image_tokens: u64,
+    audio_tokens: u64,
+    video_tokens: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -144,7 +147,7 @@ impl PolicyStatus {
 
 impl ByWorkStatus {
     fn of(by_work: &ByWork) -> Self {
-        let ByWork { kind, profile, long_from_tokens, hold } = by_work;
+        let ByWork { kind, profile, long_from_tokens, hold, media } = by_work;
         Self {
             lanes: if let WorkKind::Lanes { count } = kind { *count } else { None },
             long_from_tokens: *long_from_tokens,
@@ -152,6 +155,9 @@ impl ByWorkStatus {
             engine_profile: profile.name,
             max_num_batched_tokens: profile.budget_tokens,
             kv_cache_tokens: profile.kv_tokens,
+            image_tokens: media.image_tokens,
+            audio_tokens: media.audio_tokens,
+            video_tokens: media.video_tokens,
         }
     }
 }

@@ -85,7 +85,7 @@ pub use pick::{Ties, Tried};
 pub use policy::{ByWork, Policy, WorkKind};
 pub use topology::{Topology, TopologyError};
 
-use crate::prompt::Demand;
+use crate::prompt::{Demand, Work};
 use crate::work::{Rejection, RequestId, ServerTraits};
 
 /// Chooses servers and counts what runs on them.
@@ -470,6 +470,10 @@ impl State {
             Ok(place) => Asked::Now(place),
             // Every server was tried: start over, as long as attempts are left.
             Err(Rejection::Excluded) if !tried.is_empty() => self.place_by_work(demand, load, &Tried::default()),
+            Err(Rejection::TooLong { max_model_len }) => match too_long(demand, max_model_len) {
+                Some(smaller) => self.place_by_work(&smaller, load, tried),
+                None => Asked::Not(unavailable(Rejection::TooLong { max_model_len }, demand)),
+            },
             Err(why) => Asked::Not(unavailable(why, demand)),
         }
     }
@@ -622,6 +626,14 @@ impl State {
     fn is_live(&self, group: usize) -> bool {
         self.topology.groups()[group].iter().any(|server| self.is_open(*server))
     }
+}
+
+/// A request that no server has room for, if the estimate is right: unless it is beyond doubt, the largest servers are
+/// to say so.
+fn too_long(demand: &Demand, max_model_len: u64) -> Option<Demand> {
+    let work = demand.work.as_ref().filter(|work| work.surely_needed_tokens <= max_model_len)?;
+    let work = Work { needed_tokens: Some(max_model_len), ..Work::clone(work) };
+    Some(Demand { work: Some(Arc::new(work)), ..demand.clone() })
 }
 
 /// What a rejection means to a request.

@@ -1,7 +1,7 @@
 //! The policies: how much a request weighs, and among which servers it may choose.
 
 use super::{Buckets, Load};
-use crate::prompt::Demand;
+use crate::prompt::{Demand, MediaCosts};
 use crate::work::{self, Dispatcher, HoldLimits, Lanes, LeastWork, Profile, ServerSpec, Settings};
 
 /// How a request finds its group.
@@ -26,6 +26,8 @@ pub struct ByWork {
     pub long_from_tokens: Option<u64>,
     /// Bounds of what is held.
     pub hold: HoldLimits,
+    /// What images, sounds and films count as.
+    pub media: MediaCosts,
 }
 
 /// The policies that route by work.
@@ -70,6 +72,15 @@ impl Policy {
             Self::ReferenceBucket(_) => "reference_bucket",
             Self::ByWork(ByWork { kind: WorkKind::Lanes { .. }, .. }) => "lanes",
             Self::ByWork(ByWork { kind: WorkKind::LeastWork, .. }) => "least_work",
+        }
+    }
+
+    /// What images, sounds and films count as, for policies that ask.
+    #[must_use]
+    pub fn media(&self) -> MediaCosts {
+        match self {
+            Self::ByWork(by_work) => by_work.media,
+            Self::ReferencePlain | Self::ReferenceBucket(_) => MediaCosts::default(),
         }
     }
 

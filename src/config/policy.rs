@@ -8,6 +8,7 @@ use super::section::{Parsed, Section};
 use super::value;
 use super::yaml::Node;
 use crate::balance::{ByWork, Neighbours, RedirectTuning, Ties, WorkKind};
+use crate::prompt::MediaCosts;
 use crate::work::{HoldLimits, LLAMA3_8B_A100, LLAMA3_70B_TP8, Profile};
 
 /// Which policy was asked for.
@@ -57,6 +58,15 @@ pub(super) struct PolicyDraft {
     long_from_tokens: Option<Located<Option<u64>>>,
     max_hold: Option<Located<Duration>>,
     engine: EngineDraft,
+    media: MediaDraft,
+}
+
+/// What media are said to count as.
+#[derive(Debug, Default)]
+struct MediaDraft {
+    image: Option<Located<u64>>,
+    audio: Option<Located<u64>>,
+    video: Option<Located<u64>>,
 }
 
 /// What is said of the servers' engines.
@@ -84,6 +94,7 @@ impl PolicyDraft {
             long_from_tokens,
             max_hold,
             engine: EngineDraft::default(),
+            media: MediaDraft::default(),
         }
     }
 
@@ -103,6 +114,7 @@ impl PolicyDraft {
         draft.long_from_tokens = section.value("long_from_tokens", or_auto(value::whole(value::TOKENS)));
         draft.max_hold = section.value("max_hold", value::duration);
         draft.engine = section.section("engine", EngineDraft::read);
+        draft.media = section.section("media_tokens", MediaDraft::read);
         section.set("ties", &mut draft.ties, value::choice(&TIES));
         draft
     }
@@ -121,7 +133,7 @@ impl PolicyDraft {
             max_wait_s: max_hold.as_secs_f64(),
         };
         let long_from_tokens = value_of(self.long_from_tokens.as_ref()).flatten();
-        Some(ByWork { kind, profile: self.engine.profile(), long_from_tokens, hold })
+        Some(ByWork { kind, profile: self.engine.profile(), long_from_tokens, hold, media: self.media.costs() })
     }
 
     /// The tuning of the bucket policy. Reports what contradicts `load_only`.
@@ -178,6 +190,9 @@ impl PolicyDraft {
             tuned(profile.as_ref(), &LLAMA3_8B_A100),
             tuned(max_num_batched_tokens.as_ref(), &LLAMA3_8B_A100.budget_tokens),
             tuned(kv_cache_tokens.as_ref(), &LLAMA3_8B_A100.kv_tokens),
+            tuned(self.media.image.as_ref(), &MediaCosts::default().image_tokens),
+            tuned(self.media.audio.as_ref(), &MediaCosts::default().audio_tokens),
+            tuned(self.media.video.as_ref(), &MediaCosts::default().video_tokens),
         ];
         tuned.into_iter().flatten().collect()
     }
@@ -203,6 +218,21 @@ impl EngineDraft {
         replace(&mut profile.budget_tokens, self.max_num_batched_tokens.as_ref());
         replace(&mut profile.kv_tokens, self.kv_cache_tokens.as_ref());
         profile
+    }
+}
+
+impl MediaDraft {
+    fn read(section: &mut Section<'_>) -> Self {
+        let mut tokens = |key| section.value(key, value::whole(value::TOKENS));
+        Self { image: tokens("image"), audio: tokens("audio"), video: tokens("video") }
+    }
+
+    fn costs(&self) -> MediaCosts {
+        let mut costs = MediaCosts::default();
+        replace(&mut costs.image_tokens, self.image.as_ref());
+        replace(&mut costs.audio_tokens, self.audio.as_ref());
+        replace(&mut costs.video_tokens, self.video.as_ref());
+        costs
     }
 }
 

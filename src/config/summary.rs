@@ -8,6 +8,7 @@ use bytesize::ByteSize;
 use super::access::AccessSummary;
 use super::{Config, Group, Health, QueueLimits, ServerTls, Timeouts, TlsListen};
 use crate::balance::{ByWork, Neighbours, Policy, Ties, WorkKind};
+use crate::prompt::MediaCosts;
 use crate::work::ServerTraits;
 
 /// Shows a configuration in words. No key's text is in it.
@@ -89,7 +90,8 @@ pub(super) fn policy(config: &Config) -> String {
 }
 
 fn by_work(name: &str, by_work: &ByWork) -> String {
-    let ByWork { kind, profile, long_from_tokens, hold } = by_work;
+    let ByWork { kind, profile, long_from_tokens, hold, media } = by_work;
+    let MediaCosts { image_tokens, audio_tokens, video_tokens } = media;
     let learned = |pin: Option<u64>| pin.map_or_else(|| "auto".to_owned(), |pin| pin.to_string());
     let lanes = match kind {
         WorkKind::Lanes { count } => {
@@ -99,7 +101,8 @@ fn by_work(name: &str, by_work: &ByWork) -> String {
         WorkKind::LeastWork => String::new(),
     };
     format!(
-        "{name}{lanes}, long_from_tokens {}, engine {}, max_num_batched_tokens {}, kv_cache_tokens {}",
+        "{name}{lanes}, long_from_tokens {}, engine {}, max_num_batched_tokens {}, kv_cache_tokens {}, \
+         media_tokens image {image_tokens}, audio {audio_tokens}, video {video_tokens}",
         learned(*long_from_tokens),
         profile.name,
         profile.budget_tokens,

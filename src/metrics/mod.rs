@@ -36,7 +36,7 @@ pub use exposition::Format;
 use families::SecondsByGroup;
 pub use health::HealthMetrics;
 use labels::{
-    AttemptLabels, CertificateLabels, KeyLabels, KeyReasonLabels, LimitLabels, ReasonLabels, RedirectLabels,
+    AttemptLabels, CertificateLabels, ClassLabels, KeyLabels, KeyReasonLabels, LimitLabels, ReasonLabels, RedirectLabels,
     RequestLabels, ServerLabels, SourceLabels, status_class,
 };
 pub use labels::{AttemptResult, FinishedRequest, Outcome, QueueExit, RetryReason};
@@ -61,6 +61,7 @@ pub struct Metrics {
     rejections: Family<ReasonLabels, Counter>,
     timeouts: Family<LimitLabels, Counter>,
     decisions: Family<ReasonLabels, Counter>,
+    estimate_error: Family<ClassLabels, Histogram, fn() -> Histogram>,
     /// By API key.
     key_requests: Family<KeyLabels, Counter>,
     key_prompt_tokens: Family<KeyLabels, Counter>,
@@ -144,6 +145,11 @@ impl Metrics {
     /// stays.
     pub fn decided(&self, reason: &'static str) {
         self.decisions.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    /// Notes by which share an estimated prompt length was off, by the class of endpoints.
+    pub fn estimated(&self, class: &'static str, relative: f64) {
+        self.estimate_error.get_or_create(&ClassLabels { class }).observe(relative);
     }
 
     /// Counts an error of Tidegate's own, by a reason from a closed list: each becomes a series that stays.

@@ -73,6 +73,8 @@ pub struct Work {
     /// Tokens that a server's context must have room for: the prompt with a margin for the estimate, and the output that
     /// was asked for. `None`: nobody knows.
     pub needed_tokens: Option<u64>,
+    /// What of that is beyond doubt: when no server has room for it, the request can be refused.
+    pub surely_needed_tokens: u64,
     /// Whether the answer is streamed, so that its first token is seen.
     pub is_streamed: bool,
     /// Hashes of the prompt's blocks of [`BLOCK_TOKENS`](crate::work::BLOCK_TOKENS) tokens, each standing for its block

@@ -37,11 +37,6 @@ impl Proxy {
         FailToProxy { error_code, can_reuse_downstream: false }
     }
 
-    /// How many tokens the answer has, as far as it tells.
-    fn written(&self, ctx: &RequestContext) -> Option<u64> {
-        ctx.watch.take_written().events
-    }
-
     /// The request is over.
     pub(super) fn finish(&self, session: &mut Session, error: Option<&Error>, ctx: &mut RequestContext) {
         if let Some(slot) = &ctx.slot {
@@ -53,7 +48,7 @@ impl Proxy {
             if result == AttemptResult::Answered {
                 ctx.watch.answered(ctx.status);
                 if ctx.status.is_some_and(|status| (200..300).contains(&status)) {
-                    lease.answered(self.written(ctx));
+                    lease.answered(self.learn(ctx));
                 }
             }
         }

@@ -4,7 +4,8 @@
 //! connection  a client connection: header time limit, keep-alive, pipelining
 //! follow      the requests on an HTTP/1 connection, to the letter where Pingora is lenient (chunks)
 //! guard       who may do what: keys, closed paths, limits, CORS
-//! admit       local answers; the body is read and measured
+//! admit       local answers; the body is read
+//! weigh       how long the prompt is, and what the answer may be
 //! connect     backoff, a place on a server (the lease), its address
 //! loan        the client is watched while a connection to the server is being made
 //! request     the header that goes to the server
@@ -35,6 +36,7 @@ mod response;
 mod retry;
 mod silence;
 mod watch;
+mod weigh;
 
 #[cfg(test)]
 mod tests;

@@ -31,6 +31,7 @@ use crate::access::Access;
 use crate::balance::{Admission, Balancer, Clock, GroupMismatch, Snapshot, Topology, TopologyError};
 use crate::config::{Config, Source};
 use crate::metrics::{Metrics, Roster};
+use crate::prompt::TokenEstimator;
 use crate::queue::Queue;
 use crate::work::ServerTraits;
 
@@ -121,6 +122,8 @@ pub struct Live {
     balancer: Arc<Balancer>,
     metrics: Arc<Metrics>,
     queue: Arc<Queue>,
+    /// Knows how long prompts are, and learns.
+    estimator: Mutex<TokenEstimator>,
     in_force: ArcSwap<InForce>,
     /// One change at a time, and what discovery has found.
     changing: Mutex<Found>,
@@ -149,8 +152,10 @@ impl Live {
         let balancer = Balancer::with_clock(topology, config.policy.clone(), config.ties, &traits, clock());
         let balancer = Arc::new(balancer?);
         let metrics = Arc::new(Metrics::new(&in_force.roster()));
+        let estimator = Mutex::new(TokenEstimator::new(in_force.config.policy.media()));
         let live = Self {
             queue: Queue::new(&balancer, &metrics),
+            estimator,
             balancer,
             metrics,
             in_force: ArcSwap::from_pointee(in_force),
@@ -195,6 +200,12 @@ impl Live {
     #[must_use]
     pub fn queue(&self) -> &Arc<Queue> {
         &self.queue
+    }
+
+    /// Estimates how long prompts are, for the policies by work.
+    #[must_use]
+    pub fn estimator(&self) -> &Mutex<TokenEstimator> {
+        &self.estimator
     }
 
     /// Puts a configuration in force. Servers are recognised by their address: what runs on one that stays goes on and
@@ -298,6 +309,7 @@ impl Live {
             });
         }
         reconfigured?;
+        self.estimator.lock().set_media(new.config.policy.media());
         Ok(new)
     }
 

@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 use tidegate::config::{Flags, known_keys, load};
 
 /// Numbers that bound nothing: what the policy decides by.
-const NO_LIMITS: [&str; 10] = [
+const NO_LIMITS: [&str; 13] = [
+    "policy.media_tokens.audio",
+    "policy.media_tokens.image",
+    "policy.media_tokens.video",
     "groups[].up_to_tokens",
     "groups[].kv_cache_tokens",
     "groups[].servers[].kv_cache_tokens",

@@ -356,7 +356,7 @@ mod tests {
         assert!(ranges.starts_with("ranges: a all prompts; b all prompts -> a prompts from 0"), "{ranges}");
         let pinned = format!("{BASE}policy: {{kind: least_work, long_from_tokens: 9, engine: {{kv_cache_tokens: 7}}}}\n");
         let expected = " -> least_work, long_from_tokens 9, engine llama3-8b-a100, max_num_batched_tokens 8192, \
-                        kv_cache_tokens 7";
+                        kv_cache_tokens 7, media_tokens image 1369, audio 750, video 4784";
         assert!(changes(&pinned)[0].ends_with(expected), "{:?}", changes(&pinned));
         let traits = BASE.replace("name: b,", "name: b, max_model_len: 9,");
         assert_eq!(changes(&traits), ["server z:1 max_model_len: none -> 9"]);
