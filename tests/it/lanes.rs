@@ -1,5 +1,7 @@
 //! The policy `lanes`, live: long prompts one at a time on the last servers, the rest held here.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::support::*;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -13,11 +15,13 @@ fn short() -> Vec<u8> {
     prompt(400, true)
 }
 
-/// A chat with so many bytes of prose.
+/// A chat with so many bytes of prose, which begins as no other does: nothing of it is in a server's cache.
 fn prompt(bytes: usize, is_streamed: bool) -> Vec<u8> {
-    let prose = "The gate opens when the water behind it stands high enough, and closes again. ".repeat(bytes / 78 + 1);
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let prose = format!("Number {number}. ") + &"The gate opens when the water behind it stands high enough, and closes again. ".repeat(bytes / 78 + 1);
     let body = serde_json::json!({
-        "model": "m", "stream": is_streamed, "messages": [{ "role": "user", "content": prose[..bytes] }],
+        "model": "m", "stream": is_streamed, "messages": [{ "role": "user", "content": &prose[..bytes] }],
     });
     post(CHAT, body.to_string().as_bytes())
 }
