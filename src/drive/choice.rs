@@ -2,7 +2,9 @@
 
 use super::reference::{Groups, Reference};
 use crate::balance::{Bucket, BucketError, Buckets, GroupMismatch, RedirectTuning, Ties};
-use crate::work::{Dispatcher, HoldLimits, LLAMA3_8B_A100, Lanes, LeastWork, Policy, Profile};
+use crate::work::{
+    Dispatcher, HoldLimits, LLAMA3_8B_A100, Lanes, LeastWork, Policy, Profile, ServerSpec, ServerTraits, Settings,
+};
 
 /// The policies by name, the default first.
 pub const POLICIES: [&str; 4] = ["lanes", "least_work", "reference_bucket", "reference_plain"];
@@ -14,6 +16,8 @@ pub struct Setup {
     pub policy: String,
     /// How many servers there are, the long end last.
     pub servers: usize,
+    /// What tells them from each other, in order; the rest are engines of the profile.
+    pub traits: Vec<ServerTraits>,
     /// What each can do.
     pub profile: Profile,
     /// Pins the number of lanes.
@@ -64,6 +68,7 @@ impl Setup {
         Self {
             policy: policy.to_owned(),
             servers,
+            traits: Vec::new(),
             profile: LLAMA3_8B_A100,
             lanes: None,
             long_from_tokens: None,
@@ -80,7 +85,10 @@ impl Setup {
     /// When the policy cannot be run so.
     pub fn dispatcher(self) -> Result<Dispatcher, SetupError> {
         let policy = self.policy()?;
-        Ok(Dispatcher::new(self.servers, self.profile, policy, self.hold, self.long_from_tokens))
+        let settings = Settings { profile: self.profile, hold: self.hold, long_from_tokens: self.long_from_tokens };
+        let traits = self.traits.into_iter().chain(std::iter::repeat(ServerTraits::default())).take(self.servers);
+        let servers: Vec<ServerSpec> = traits.map(|traits| ServerSpec { traits, ..ServerSpec::default() }).collect();
+        Ok(Dispatcher::of_servers(&servers, settings, policy))
     }
 
     fn policy(&self) -> Result<Box<dyn Policy>, SetupError> {
