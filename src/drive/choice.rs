@@ -16,7 +16,7 @@ pub struct Setup {
     pub policy: String,
     /// How many servers there are, the long end last.
     pub servers: usize,
-    /// What tells them from each other, in order; servers beyond the end are like any other.
+    /// What tells them from each other, in order; the rest are engines of the profile.
     pub traits: Vec<ServerTraits>,
     /// What each can do.
     pub profile: Profile,
@@ -93,11 +93,9 @@ impl Setup {
     /// When the policy cannot be run so.
     pub fn dispatcher(self) -> Result<Dispatcher, SetupError> {
         let policy = self.policy()?;
-        let settings =
-            Settings { profile: self.profile, hold: self.hold, long_from_tokens: self.long_from_tokens };
-        let traits = |place: usize| self.traits.get(place).copied().unwrap_or_default();
-        let server = |place| ServerSpec { traits: traits(place), ..ServerSpec::default() };
-        let servers: Vec<ServerSpec> = (0..self.servers).map(server).collect();
+        let settings = Settings { profile: self.profile, hold: self.hold, long_from_tokens: self.long_from_tokens };
+        let traits = self.traits.into_iter().chain(std::iter::repeat(ServerTraits::default())).take(self.servers);
+        let servers: Vec<ServerSpec> = traits.map(|traits| ServerSpec { traits, ..ServerSpec::default() }).collect();
         Ok(Dispatcher::of_servers(&servers, settings, policy))
     }
 

@@ -94,6 +94,8 @@ impl Driver {
             is_streamed,
             prefix,
             is_retry,
+            // Without a limit the answer is cut where the context ends, but its first token needs its place.
+            needed_tokens: Some(prompt_tokens.saturating_add(max_tokens.unwrap_or(1))),
             ..Request::of_tokens(number.0, prompt_tokens)
         };
         self.dispatcher.arrive(request, now_s).map_err(|repeated| repeated.to_string())

@@ -1,5 +1,5 @@
 use super::*;
-use crate::work::{LLAMA3_8B_A100, LLAMA3_70B_TP8};
+use crate::work::{LLAMA3_8B_A100, LLAMA3_70B_TP8, ServerTraits};
 
 fn plan(policies: &[&str], servers: usize) -> Plan {
     Plan {
@@ -45,6 +45,28 @@ fn a_wrong_belief_does_little_harm() {
         let after = summary_of(&Plan { belief, ..plan.clone() }, Mix::Steady);
         assert!(after.short_ttft.p99 < 0.2 * before.short_ttft.p99, "{belief:?} {after:?}");
         assert!(after.ttft.mean < before.ttft.mean, "{belief:?} {after:?}");
+    }
+}
+
+/// Two engines of the profile and two of half their speed, last in order; what the policy believes of them is given.
+fn unequal(policy: &str, believed: [f64; 4], mix: Mix) -> Summary {
+    let plan = plan(&[policy], 4);
+    let mut jobs = Source::Mix(mix).jobs(&plan).unwrap();
+    let natural = trace::natural_load(&jobs, &plan.profile, 3);
+    jobs.iter_mut().for_each(|job| job.arrival_s *= natural / 0.7);
+    let traits = believed.map(|speed| ServerTraits { speed, ..ServerTraits::default() });
+    let dispatcher = Setup { traits: traits.to_vec(), ..Setup::new(policy, 4) }.dispatcher().unwrap();
+    let engines = [1.0, 1.0, 0.5, 0.5].map(|speed| plan.profile.at_speed(speed));
+    Summary::of(&jobs, &World::of_engines(&jobs, dispatcher, &engines).run())
+}
+
+#[test]
+fn servers_of_known_speed_share_the_work_so_that_all_is_quicker() {
+    for policy in ["least_work", "lanes"] {
+        let (equal, known) =
+            (unequal(policy, [1.0; 4], Mix::Steady), unequal(policy, [1.0, 1.0, 0.5, 0.5], Mix::Steady));
+        assert!(known.ttft.mean < 0.95 * equal.ttft.mean, "{policy}: {equal:?} {known:?}");
+        assert!(known.latency.mean < 0.98 * equal.latency.mean, "{policy}: {equal:?} {known:?}");
     }
 }
 

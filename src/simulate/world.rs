@@ -50,10 +50,16 @@ impl<'j> World<'j> {
     /// Idle servers in front of which so much will arrive. Every job must fit into a KV cache.
     #[must_use]
     pub fn new(jobs: &'j [Job], dispatcher: Dispatcher, profile: Profile, servers: usize) -> Self {
+        Self::of_engines(jobs, dispatcher, &vec![profile; servers])
+    }
+
+    /// The same with engines that differ.
+    #[must_use]
+    pub fn of_engines(jobs: &'j [Job], dispatcher: Dispatcher, engines: &[Profile]) -> Self {
         Self {
             jobs,
             dispatcher,
-            engines: (0..servers).map(|_| Engine::new(profile)).collect(),
+            engines: engines.iter().copied().map(Engine::new).collect(),
             steps: BinaryHeap::new(),
             timings: jobs.iter().map(|job| Timing::new(job.arrival_s)).collect(),
             unfinished: jobs.len(),

@@ -81,17 +81,21 @@ impl<'a> Costs<'a> {
     /// cost(e) = W(e) + P + m * step(e) + KV wait + w * D(e) * (P + m * (b + c * prompt tokens))
     /// step(e) = o + max(a0, a1 + b * (D + 1)) + c * (C + prompt tokens)
     /// ```
+    ///
+    /// with P, step, b and c divided by the server's speed.
     #[must_use]
     pub fn on(&self, server: usize) -> Cost {
-        let (profile, sums) = (&self.fleet.profile, self.fleet.book.sums(server));
+        let (profile, sums, slowness) =
+            (&self.fleet.profile, self.fleet.book.sums(server), self.fleet.slowness(server));
         let prefill = self.prefill.unwrap_or_else(|| self.fleet.prefill(server, self.request));
         let is_long = self.fleet.is_long(prefill);
+        let prefill_s = prefill.nominal_s * slowness;
         let step_s = profile.decode_step_s(sums.streams + 1, sums.context_tokens + self.request.prompt_tokens);
-        let decode_s = self.output_tokens * step_s;
+        let decode_s = self.output_tokens * step_s * slowness;
         let harm_weight = if is_long { LONG_HARM_WEIGHT } else { self.short_harm_weight };
-        let harm_s = harm_weight * as_f64(sums.streams) * (prefill.seconds + self.output_tokens * self.stream_share_s);
-        let waiting_s = self.fleet.book.waiting_s(server, self.now_s);
-        let (prefill_s, kv_wait_s) = (prefill.seconds, self.kv_wait_s(server, decode_s));
+        let stream_s = self.output_tokens * self.stream_share_s * slowness;
+        let harm_s = harm_weight * as_f64(sums.streams) * (prefill_s + stream_s);
+        let (waiting_s, kv_wait_s) = (self.fleet.book.waiting_s(server, self.now_s), self.kv_wait_s(server, decode_s));
         Cost { waiting_s, prefill_s, decode_s, kv_wait_s, harm_s, is_long }
     }
 

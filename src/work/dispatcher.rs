@@ -152,7 +152,7 @@ impl Dispatcher {
         if !request.is_retry {
             let output_tokens = request.expected_output(self.fleet.learned.mean_output_tokens());
             let decode_s = output_tokens * self.fleet.profile.stream_share_s(request.prompt_tokens);
-            self.fleet.learned.arrived(prefill.seconds, decode_s, is_long, self.now_s);
+            self.fleet.learned.arrived(prefill.nominal_s, decode_s, is_long, self.now_s);
         }
         // Whoever waits for a lane that this arrival brings (a larger share of long work) comes first.
         self.settle();
@@ -161,7 +161,7 @@ impl Dispatcher {
         match decide(&self.fleet, &mut *self.policy, &request, holding, self.now_s) {
             Decision::Assign { server, reason } => self.assign(&request, server, reason),
             Decision::Wait(waits_for) if may_hold => {
-                let (since_s, prefill_s, size_class) = (self.now_s, prefill.seconds, self.fleet.size_class(&request));
+                let (since_s, prefill_s, size_class) = (self.now_s, prefill.nominal_s, self.fleet.size_class(&request));
                 self.hold.put(Held { request, since_s, prefill_s, is_long, waits_for, size_class });
             }
             Decision::Wait(_) => self.reject(request.id, Rejection::HoldFull),
@@ -209,6 +209,9 @@ impl Dispatcher {
         }
         let sums = self.fleet.book.sums(active.server);
         let step_s = self.fleet.profile.decode_step_s(sums.streams + 1, sums.context_tokens + active.prompt_tokens);
+        // Of a server that has been removed nobody knows any more how fast it was.
+        let is_there = active.server < self.fleet.server_count();
+        let step_s = if is_there { step_s * self.fleet.slowness(active.server) } else { step_s };
         // Nobody may have counted; then the time that it took tells.
         let by_time = |first_s: f64| 1.0 + (self.now_s - first_s).max(0.0) / step_s;
         let counted = (active.generated_tokens > 1).then_some(active.generated_tokens);
@@ -285,7 +288,7 @@ impl Dispatcher {
     fn assign(&mut self, request: &Request, server: usize, reason: &'static str) {
         if !request.is_streamed {
             let waiting_s = self.fleet.book.waiting_s(server, self.now_s);
-            let prefill_s = self.fleet.prefill(server, request).seconds;
+            let prefill_s = self.fleet.prefill(server, request).nominal_s * self.fleet.slowness(server);
             // Without a margin: to believe it too early puts one more prompt into an engine's queue, to believe it too late
             // leaves lanes idle, which costs far more when they are few (measured; see docs/policy.md).
             let due_s = self.now_s + waiting_s + prefill_s;

@@ -16,17 +16,29 @@ pub struct Fleet {
     /// What the traffic is like.
     pub learned: Learned,
     servers: Vec<Server>,
+    /// Whether each server would take a request now: apart, because every decision reads all of them.
+    takes: Vec<bool>,
+    /// What each server can do, for the same reason.
+    capacities: Vec<Capacity>,
+    /// What every server has room for.
+    least_model_len: u64,
     up: usize,
     /// How often a server has come or gone.
     changes: u64,
     dispatches: u64,
 }
 
+#[derive(Debug, Clone, Copy)]
+struct Capacity {
+    slowness: f64,
+    kv_tokens: u64,
+}
+
 /// The prefill of one request on one server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prefill {
-    /// Predicted seconds.
-    pub seconds: f64,
+    /// Predicted seconds at speed 1. Whether a prompt is long depends on these: a slow server makes no prompt longer.
+    pub nominal_s: f64,
     /// Tokens to compute.
     pub new_tokens: u64,
 }
@@ -54,15 +66,20 @@ impl Fleet {
     #[must_use]
     pub fn new(servers: &[ServerSpec], profile: Profile, long_from_tokens: Option<u64>) -> Self {
         let servers: Vec<Server> = servers.iter().map(|spec| Server::new(spec, &profile)).collect();
-        Self {
+        let mut fleet = Self {
             profile,
             book: Book::new(servers.len()),
             learned: Learned::new(long_from_tokens),
-            up: count_up(&servers),
             servers,
+            takes: Vec::new(),
+            capacities: Vec::new(),
+            least_model_len: 0,
+            up: 0,
             changes: 0,
             dispatches: 0,
-        }
+        };
+        fleet.count_anew();
+        fleet
     }
 
     /// All servers there are.
@@ -97,7 +114,13 @@ impl Fleet {
     /// Tokens that a server's KV cache holds.
     #[must_use]
     pub fn kv_tokens(&self, server: usize) -> u64 {
-        self.servers[server].kv_tokens
+        self.capacities[server].kv_tokens
+    }
+
+    /// What seconds at speed 1 are multiplied with for a server: 1 / speed.
+    #[must_use]
+    pub fn slowness(&self, server: usize) -> f64 {
+        self.capacities[server].slowness
     }
 
     /// What a server may be given while it is up.
@@ -109,7 +132,7 @@ impl Fleet {
     /// Whether a server would take a request now: up, open and below its limit.
     #[must_use]
     pub fn takes(&self, server: usize) -> bool {
-        self.servers[server].is_up && self.is_open(server)
+        self.takes[server]
     }
 
     fn is_open(&self, server: usize) -> bool {
@@ -125,7 +148,10 @@ impl Fleet {
 
     /// The servers that a request may go to now, in order: from these a policy chooses.
     pub fn candidates<'f>(&'f self, request: &'f Request) -> impl DoubleEndedIterator<Item = usize> + 'f {
-        (0..self.servers.len()).filter(|server| self.takes(*server) && self.suits(*server, request))
+        let has_room = request.needed_tokens.is_none_or(|needed| needed <= self.least_model_len);
+        let suits_all = has_room && request.excluded.is_empty();
+        let taking = self.takes.iter().enumerate().filter(|(_, takes)| **takes).map(|(server, _)| server);
+        taking.filter(move |server| suits_all || self.suits(*server, request))
     }
 
     /// What the servers can do for a request now.
@@ -197,49 +223,58 @@ impl Fleet {
 
     fn prefill_after(&self, cached: u64, request: &Request) -> Prefill {
         let new_tokens = request.prompt_tokens - cached.min(request.prompt_tokens);
-        Prefill { seconds: self.profile.prefill_s(new_tokens, cached), new_tokens }
+        Prefill { nominal_s: self.profile.prefill_s(new_tokens, cached), new_tokens }
     }
 
     /// Whether a prefill counts as long.
     #[must_use]
     pub fn is_long(&self, prefill: Prefill) -> bool {
-        self.learned.is_long(prefill.seconds, prefill.new_tokens)
+        self.learned.is_long(prefill.nominal_s, prefill.new_tokens)
     }
 
     /// Enters a request on a server.
     pub(super) fn dispatch(&mut self, request: &Request, server: usize, now_s: f64) {
         let prefill = self.prefill(server, request);
-        let entry =
-            Entry { prefill_s: prefill.seconds, prompt_tokens: request.prompt_tokens, is_long: self.is_long(prefill) };
+        let entry = Entry {
+            prefill_s: prefill.nominal_s * self.slowness(server),
+            prompt_tokens: request.prompt_tokens,
+            is_long: self.is_long(prefill),
+        };
         self.book.dispatch(request.id, server, entry, now_s);
         self.dispatches += 1;
         self.servers[server].last_dispatch = self.dispatches;
         self.servers[server].prefixes.touch(&request.prefix);
+        self.refresh(server);
     }
 
     /// Strikes a request out; also says whether its server takes requests again because of that.
     pub(super) fn end(&mut self, id: RequestId, now_s: f64) -> Option<(Active, bool)> {
         let server = self.book.active(id)?.server;
-        let took = server >= self.servers.len() || self.takes(server);
         let active = self.book.end(id, now_s)?;
-        Some((active, !took && self.takes(server)))
+        if server >= self.servers.len() {
+            return Some((active, false));
+        }
+        let took = self.takes[server];
+        self.refresh(server);
+        Some((active, !took && self.takes[server]))
     }
 
     /// Says whether a server takes requests from now on. What runs on it stays in the book until it ends.
     pub(super) fn set_up(&mut self, server: usize, is_up: bool) {
         self.servers[server].set_up(is_up);
-        self.up = count_up(&self.servers);
-        self.changes += 1;
+        self.count_anew();
     }
 
     pub(super) fn set_admission(&mut self, server: usize, admission: Admission) {
         self.servers[server].admission = admission;
+        self.refresh(server);
     }
 
     /// Another profile from now on. What is in the book stays as it was predicted.
     pub(super) fn set_profile(&mut self, profile: Profile) {
         self.profile = profile;
         self.servers.iter_mut().for_each(|server| server.adopt(&profile));
+        self.count_anew();
     }
 
     /// Other servers from now on, each with its place before. No place may stand twice.
@@ -257,11 +292,25 @@ impl Fleet {
         }
         let origins: Vec<Option<usize>> = specs.iter().map(|spec| spec.origin).collect();
         self.book.reshape(&origins);
-        self.up = count_up(&self.servers);
+        self.count_anew();
+    }
+
+    fn refresh(&mut self, server: usize) {
+        self.takes[server] = self.servers[server].is_up && self.is_open(server);
+    }
+
+    /// Brings everything that is derived from the servers up to date.
+    fn count_anew(&mut self) {
+        self.up = self.servers.iter().filter(|server| server.is_up).count();
+        self.least_model_len =
+            self.servers.iter().filter_map(|server| server.traits.max_model_len).min().unwrap_or(u64::MAX);
+        let capacity = |server: &Server| Capacity {
+            slowness: server.traits.slowness(),
+            kv_tokens: server.kv_tokens(&self.profile),
+        };
+        self.capacities = self.servers.iter().map(capacity).collect();
+        self.takes.resize(self.servers.len(), false);
+        (0..self.servers.len()).for_each(|server| self.refresh(server));
         self.changes += 1;
     }
-}
-
-fn count_up(servers: &[Server]) -> usize {
-    servers.iter().filter(|server| server.is_up).count()
 }

@@ -42,6 +42,12 @@ impl LaneCount {
         self.count
     }
 
+    /// Whether the number is pinned.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        self.pin.is_some()
+    }
+
     /// Adapts the number to the servers that are up, the long share of the work, and what has been held since when.
     pub fn update(&mut self, servers: usize, long_share: f64, held_since_s: Option<f64>, now_s: f64) {
         // One server has to do everything, so it is no lane.

@@ -12,9 +12,9 @@
 
 use super::cost::{Cost, Costs, cheapest};
 use super::fleet::Fleet;
+use super::lane_choice::choose;
 use super::lane_count::LaneCount;
 use super::policy::{Holding, Policy, Verdict};
-use super::profile::as_f64;
 use super::request::Request;
 
 /// See the module.
@@ -22,25 +22,29 @@ use super::request::Request;
 pub struct Lanes {
     count: LaneCount,
     lanes: Vec<usize>,
-    /// What [`Fleet::changes`] was when the lanes were chosen.
-    chosen_at: Option<u64>,
+    /// Whether each server is one.
+    is_lane: Vec<bool>,
+    /// Their speeds together.
+    speed: f64,
+    /// How many were wanted, and what [`Fleet::changes`] was, when they were chosen.
+    chosen_for: Option<(usize, u64)>,
 }
 
 impl Lanes {
     /// No lanes yet: they come with the first request. A pin says how many there always are.
     #[must_use]
     pub fn new(pin: Option<usize>) -> Self {
-        Self { count: LaneCount::new(pin), lanes: Vec::new(), chosen_at: None }
+        let (count, lanes, is_lane) = (LaneCount::new(pin), Vec::new(), Vec::new());
+        Self { count, lanes, is_lane, speed: 0.0, chosen_for: None }
     }
 
     fn is_lane(&self, server: usize) -> bool {
-        // The lanes are the last of the servers that are up, so one comparison tells.
-        self.lanes.first().is_some_and(|first| server >= *first)
+        self.is_lane.get(server).copied().unwrap_or(false)
     }
 
-    /// The share of the time in which a stream on a lane is stalled: long prefill seconds per second and lane.
+    /// The share of the time in which a stream on a lane is stalled: long prefill seconds per second and lane (of speed 1).
     fn risk(&self, fleet: &Fleet, now_s: f64) -> f64 {
-        fleet.learned.long_prefill_rate(now_s) / as_f64(self.lanes.len().max(1) as u64)
+        if self.lanes.is_empty() { 0.0 } else { fleet.learned.long_prefill_rate(now_s) / self.speed }
     }
 
     /// Among the servers on which the request is short, the cheapest.
@@ -85,13 +89,15 @@ impl Policy for Lanes {
 
     fn adapt(&mut self, fleet: &Fleet, held_since_s: Option<f64>, now_s: f64) {
         self.count.update(fleet.up_count(), fleet.learned.long_share(), held_since_s, now_s);
-        if self.lanes.len() == self.count.count() && self.chosen_at == Some(fleet.changes()) {
+        let wanted = (self.count.count(), fleet.changes());
+        if self.chosen_for == Some(wanted) {
             return;
         }
-        self.chosen_at = Some(fleet.changes());
-        self.lanes.clear();
-        self.lanes.extend(fleet.up().rev().take(self.count.count()));
-        self.lanes.reverse();
+        self.chosen_for = Some(wanted);
+        self.lanes = choose(fleet, self.count.count(), self.count.is_pinned());
+        self.is_lane = vec![false; fleet.server_count()];
+        self.lanes.iter().for_each(|lane| self.is_lane[*lane] = true);
+        self.speed = self.lanes.iter().map(|lane| fleet.slowness(*lane).recip()).sum();
     }
 
     fn place(&mut self, fleet: &Fleet, request: &Request, holding: Holding, now_s: f64) -> Verdict {

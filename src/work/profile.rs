@@ -67,6 +67,20 @@ impl Profile {
         PROFILES.into_iter().find(|profile| profile.name == name)
     }
 
+    /// The same engine, so many times as fast.
+    #[must_use]
+    pub fn at_speed(self, speed: f64) -> Self {
+        Self {
+            overhead_s: self.overhead_s / speed,
+            floor_s: self.floor_s / speed,
+            base_s: self.base_s / speed,
+            per_token_s: self.per_token_s / speed,
+            per_context_token_s: self.per_context_token_s / speed,
+            per_token_pair_s: self.per_token_pair_s / speed,
+            ..self
+        }
+    }
+
     /// P(n, p): predicted seconds of prefilling `new` tokens after `cached` ones that the engine still has.
     ///
     /// ```text

@@ -4,13 +4,43 @@ use super::prefix::PrefixCache;
 use super::profile::Profile;
 use super::request::Request;
 
+/// Speeds beyond are taken for these: nobody means them, and sums stay far from overflow.
+const SPEEDS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
+
+/// Which prompts a server is meant for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prefers {
+    /// Long ones: lanes are taken from these first.
+    Long,
+    /// Short ones: no lane is taken from these while there are others.
+    Short,
+}
+
 /// What tells a server from the others.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ServerTraits {
+    /// How fast it is; 1 is an engine of the profile. All seconds that are predicted for it are divided by this.
+    pub speed: f64,
     /// Most tokens of a request, prompt and answer together (vLLM's `max_model_len`); `None` when it is not known.
     pub max_model_len: Option<u64>,
     /// Tokens that its KV cache holds; `None` is what the profile says.
     pub kv_tokens: Option<u64>,
+    /// Which prompts it is meant for, if any in particular.
+    pub prefers: Option<Prefers>,
+}
+
+impl Default for ServerTraits {
+    /// An engine of the profile.
+    fn default() -> Self {
+        Self { speed: 1.0, max_model_len: None, kv_tokens: None, prefers: None }
+    }
+}
+
+impl ServerTraits {
+    /// What seconds at speed 1 are multiplied with.
+    pub(super) fn slowness(&self) -> f64 {
+        if self.speed.is_nan() { 1.0 } else { self.speed.clamp(*SPEEDS.start(), *SPEEDS.end()).recip() }
+    }
 }
 
 /// What a server may be given while it is up. Decided outside (limits, a trial after a failure); policies only obey.
@@ -67,8 +97,6 @@ pub(super) struct Server {
     pub(super) is_up: bool,
     pub(super) admission: Admission,
     pub(super) traits: ServerTraits,
-    /// Tokens that its KV cache holds.
-    pub(super) kv_tokens: u64,
     pub(super) prefixes: PrefixCache,
     /// Tells which of equals was chosen longest ago.
     pub(super) last_dispatch: u64,
@@ -76,15 +104,18 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn new(spec: &ServerSpec, profile: &Profile) -> Self {
-        let kv_tokens = spec.traits.kv_tokens.unwrap_or(profile.kv_tokens);
         Self {
             is_up: spec.is_up,
             admission: spec.admission,
             traits: spec.traits,
-            kv_tokens,
-            prefixes: PrefixCache::new(kv_tokens),
+            prefixes: PrefixCache::new(spec.traits.kv_tokens.unwrap_or(profile.kv_tokens)),
             last_dispatch: 0,
         }
+    }
+
+    /// Tokens that its KV cache holds.
+    pub(super) fn kv_tokens(&self, profile: &Profile) -> u64 {
+        self.traits.kv_tokens.unwrap_or(profile.kv_tokens)
     }
 
     /// Becomes what the list says; what is known of it stays.
@@ -96,8 +127,7 @@ impl Server {
 
     /// Takes from a profile what its traits leave open.
     pub(super) fn adopt(&mut self, profile: &Profile) {
-        self.kv_tokens = self.traits.kv_tokens.unwrap_or(profile.kv_tokens);
-        self.prefixes.resize(self.kv_tokens);
+        self.prefixes.resize(self.kv_tokens(profile));
     }
 
     pub(super) fn set_up(&mut self, is_up: bool) {
@@ -114,5 +144,17 @@ impl Server {
             (Some(needed), Some(most)) => needed <= most,
             _ => true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_divided_by_the_speed_and_absurd_speeds_are_bounded() {
+        let slowness = |speed| ServerTraits { speed, ..ServerTraits::default() }.slowness();
+        let found = [1.0, 2.0, 0.5, 0.0, -3.0, f64::INFINITY, f64::NAN].map(slowness);
+        assert_eq!(found, [1.0, 0.5, 2.0, 100.0, 100.0, 0.01, 1.0]);
     }
 }

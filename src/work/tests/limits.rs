@@ -133,13 +133,14 @@ fn waiting_for_a_closed_server_is_bounded_like_all_holding() {
     assert_eq!(decided(&mut dispatcher), [(1, Err(Rejection::HeldTooLong))]);
 }
 
+/// The largest is not the lane.
 fn small_and_large() -> Dispatcher {
-    let spec = |max_model_len| ServerSpec {
-        traits: ServerTraits { max_model_len: Some(max_model_len), ..ServerTraits::default() },
+    let spec = |(max_model_len, prefers)| ServerSpec {
+        traits: ServerTraits { max_model_len: Some(max_model_len), prefers, ..ServerTraits::default() },
         ..ServerSpec::default()
     };
     let settings = Settings { profile: LLAMA3_8B_A100, hold: HoldLimits::default(), long_from_tokens: None };
-    let servers = [spec(8_192), spec(131_072), spec(32_768)];
+    let servers = [(8_192, None), (131_072, None), (32_768, Some(Prefers::Long))].map(spec);
     Dispatcher::of_servers(&servers, settings, Box::new(Lanes::new(Some(1))))
 }
 
@@ -193,4 +194,36 @@ fn an_explanation_adds_up_and_names_what_is_in_the_way() {
     let obstacles: Vec<_> = dispatcher.explain(&needing(3, 20_000), 7.0).iter().map(|one| one.obstacle).collect();
     assert_eq!(obstacles, [Some(Obstacle::TooLong), None, Some(Obstacle::Down)]);
     assert_eq!(dispatcher.explain(&needing(3, 20), 7.0)[0].obstacle, Some(Obstacle::Closed));
+}
+
+#[test]
+fn servers_share_in_proportion_to_their_speed() {
+    let speeds = [1.0, 2.0, 4.0];
+    let spec =
+        |speed| ServerSpec { traits: ServerTraits { speed, ..ServerTraits::default() }, ..ServerSpec::default() };
+    let settings = Settings { profile: LLAMA3_8B_A100, hold: HoldLimits::default(), long_from_tokens: None };
+    let mut dispatcher = Dispatcher::of_servers(&speeds.map(spec), settings, Box::new(LeastWork));
+    for id in 0..700 {
+        assert_eq!(
+            come(&mut dispatcher, Request { max_tokens: Some(1), ..Request::of_tokens(id, 4_000) }, 0.0).len(),
+            1
+        );
+    }
+    let waiting = [0, 1, 2].map(|server| dispatcher.fleet().book.sums(server).waiting);
+    assert!(waiting.iter().zip([100, 200, 400]).all(|(found, expected)| found.abs_diff(expected) <= 1), "{waiting:?}");
+    // The same seconds wait on all: what is entered is what the server takes.
+    let seconds = [0, 1, 2].map(|server| dispatcher.fleet().book.waiting_s(server, 0.0));
+    assert!((seconds[0] - seconds[2]).abs() < 0.5, "{seconds:?}");
+}
+
+#[test]
+fn a_slow_server_makes_no_prompt_longer() {
+    let spec =
+        |speed| ServerSpec { traits: ServerTraits { speed, ..ServerTraits::default() }, ..ServerSpec::default() };
+    let settings = Settings { profile: LLAMA3_8B_A100, hold: HoldLimits::default(), long_from_tokens: None };
+    let mut dispatcher = Dispatcher::of_servers(&[spec(0.1), spec(0.1)], settings, Box::new(Lanes::new(Some(1))));
+    // 0.7 s at speed 1, which is short; 7 s here.
+    assert_eq!(come(&mut dispatcher, Request::of_tokens(1, 10_000), 0.0), [(1, Ok(0))]);
+    assert_eq!(dispatcher.fleet().book.sums(0).waiting_long, 0);
+    assert!(dispatcher.fleet().book.waiting_s(0, 0.0) > 6.0);
 }
