@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-pub use offline::{PolicyArgs, SimulateArgs};
+pub use offline::{ModelArgs, PolicyArgs, SimulateArgs, SimulatedTrafficArgs, TrafficArgs};
 
 use crate::config::value::{ATTEMPTS, PORTS, TOKENS, parse_delay_seconds, parse_whole};
 use crate::config::{DEFAULT_GROUP_THRESHOLD, DEFAULT_MAX_REQUEST_TOKENS, Flags};
@@ -233,6 +233,7 @@ fn expected(accepted: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simulate::Load;
 
     fn parsed(line: &str) -> Result<Command, clap::Error> {
         parse(format!("tidegate {line}").split_whitespace().map(OsString::from))
@@ -324,8 +325,12 @@ mod tests {
     fn a_simulation_has_lists_of_policies_and_loads() {
         let line = "simulate --mix synthetic --policy lanes,least_work --load 0.6,0.8";
         let Command::Simulate(arguments) = parsed(line).unwrap() else { panic!("no simulation") };
-        assert_eq!((arguments.policy, arguments.load), (vec!["lanes".into(), "least_work".into()], vec![0.6, 0.8]));
-        assert!(parsed("simulate --mix synthetic --trace f").is_err());
+        assert_eq!(arguments.policy, ["lanes", "least_work"]);
+        assert_eq!(arguments.load, [Load::Share(0.6), Load::Share(0.8)]);
+        for wrong in ["--trace f", "--load 80", "--load fast", "--servers 0", "--slo ttft=2", "--traces d"] {
+            assert!(parsed(&format!("simulate --mix synthetic {wrong}")).is_err(), "{wrong}");
+        }
+        assert!(parsed("simulate --traces d --report f").is_err());
     }
 
     #[test]

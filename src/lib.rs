@@ -64,6 +64,7 @@
 //! | how the process ends, signals, upgrades | `src/drain/` |
 
 pub mod access;
+pub mod access_log;
 pub mod admin;
 pub mod app;
 pub mod balance;
