@@ -1,12 +1,15 @@
 //! `tidegate simulate`: from flags to a study, and from that to tables and a report.
 
+use std::env;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
+use std::path::Path;
 
 use super::progress::Progress;
 use super::{Failure, profile};
 use crate::cli::{ModelArgs, SimulateArgs, SimulatedTrafficArgs};
 use crate::simulate::{
-    ALL_POLICIES, Contender, Load, LogNotes, Overview, Plan, SimulateError, Source, Study, cores, write_table,
+    ALL_POLICIES, Contender, Load, LogNotes, Overview, Plan, SimulateError, Source, Study, cores, html, write_table,
 };
 
 /// `tidegate simulate`: replays traffic under each policy and prints a table.
@@ -22,6 +25,9 @@ pub fn simulate(arguments: &SimulateArgs) -> Result<(), Failure> {
     // Everything that can be refused is refused before anything is simulated.
     let plans = arguments.servers.iter().map(|servers| plan(arguments, usize::from(*servers)));
     let plans = plans.collect::<Result<Vec<Plan>, Failure>>()?;
+    if let Some(file) = &arguments.report {
+        may_write(file)?;
+    }
     let (traffics, notes) = source.read(arguments.model.requests as usize)?;
     warn(&notes);
     let progress = Progress::new();
@@ -35,11 +41,30 @@ pub fn simulate(arguments: &SimulateArgs) -> Result<(), Failure> {
             } else {
                 write_table(&study, &mut io::stdout().lock())?;
             }
+            if let Some(file) = &arguments.report {
+                let written = fs::write(file, html(&study, &command_line()));
+                written.map_err(|error| Failure::Report { file: file.clone(), error })?;
+            }
         }
     }
     drop(progress);
     overview.write(&mut io::stdout().lock())?;
     Ok(())
+}
+
+/// Better to know before minutes of work that a file cannot be written. What stands in it stays until then.
+fn may_write(file: &Path) -> Result<(), Failure> {
+    let opened = OpenOptions::new().create(true).append(true).open(file);
+    opened.map(drop).map_err(|error| Failure::Report { file: file.to_owned(), error })
+}
+
+/// What was typed, so that it can be typed again.
+fn command_line() -> String {
+    let plain =
+        |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_=./,:+@%".contains(c));
+    let quoted = |text: String| if plain(&text) { text } else { format!("'{}'", text.replace('\'', "'\\''")) };
+    let arguments = env::args_os().skip(1).map(|argument| quoted(argument.to_string_lossy().into_owned()));
+    ["tidegate".to_owned()].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
 fn source(traffic: &SimulatedTrafficArgs) -> Source {

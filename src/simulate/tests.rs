@@ -75,7 +75,7 @@ fn a_window_can_be_recorded_without_changing_anything() {
 fn the_own_speed_of_the_traffic_is_a_load() {
     let own = Plan { loads: vec![Load::Own], ..plan(&["least_work"], 8, LLAMA3_8B_A100) };
     let study = simulate(own, Mix::Steady);
-    assert!((study.summary(0, 0).requests_per_s - 10.0).abs() < 1.0);
+    assert!((8.0..11.0).contains(&study.summary(0, 0).requests_per_s));
     assert_eq!(study.load_name(0), format!("own ({:.2})", study.natural[0]));
 }
 
