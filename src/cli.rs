@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-pub use offline::{ModelArgs, PolicyArgs, SimulateArgs, SimulatedTrafficArgs, TrafficArgs};
+pub use offline::{ModelArgs, PolicyArgs, SimulateArgs, SimulatedTrafficArgs, TrafficArgs, TuneArgs};
 
 use crate::config::value::{ATTEMPTS, PORTS, TOKENS, parse_delay_seconds, parse_whole};
 use crate::config::{DEFAULT_GROUP_THRESHOLD, DEFAULT_MAX_REQUEST_TOKENS, Flags};
@@ -44,6 +44,8 @@ pub enum Command {
     Policy(PolicyArgs),
     /// Replay traffic against modelled engines.
     Simulate(SimulateArgs),
+    /// Recommend a policy for some traffic.
+    Tune(TuneArgs),
 }
 
 /// How a run begins.
@@ -104,6 +106,8 @@ enum Subcommands {
     Policy(PolicyArgs),
     /// Replay traffic against modelled engines and compare policies
     Simulate(SimulateArgs),
+    /// Recommend policy, lanes, threshold and groups for some traffic
+    Tune(TuneArgs),
 }
 
 #[derive(Debug, Args)]
@@ -171,6 +175,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, c
         Some(Subcommands::Healthcheck { address }) => Command::Healthcheck { address },
         Some(Subcommands::Policy(arguments)) => Command::Policy(arguments),
         Some(Subcommands::Simulate(arguments)) => Command::Simulate(arguments),
+        Some(Subcommands::Tune(arguments)) => Command::Tune(arguments),
         None => run.into_command(),
     })
 }
@@ -331,6 +336,15 @@ mod tests {
             assert!(parsed(&format!("simulate --mix synthetic {wrong}")).is_err(), "{wrong}");
         }
         assert!(parsed("simulate --traces d --report f").is_err());
+    }
+
+    #[test]
+    fn tuning_needs_one_traffic_and_knows_its_servers_from_one_place() {
+        let Command::Tune(arguments) = parsed("tune --log - --slo ttft=1s").unwrap() else { panic!("not tuning") };
+        assert_eq!((arguments.traffic.log, arguments.load, arguments.servers), (Some("-".into()), Load::Own, None));
+        for wrong in ["", "--log a --trace b", "--log a --conf f --servers 2", "--mix synthetic --load 3"] {
+            assert!(parsed(&format!("tune {wrong}")).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -55,6 +55,26 @@ pub struct TrafficArgs {
     pub mix: Option<String>,
 }
 
+/// Flags of `tidegate tune`.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct TuneArgs {
+    /// The traffic.
+    #[command(flatten)]
+    pub traffic: TrafficArgs,
+    /// Configuration that runs at present: its servers are simulated, and the gain over it is told
+    #[arg(short, long, value_name = "FILE", conflicts_with = "servers")]
+    pub conf: Option<PathBuf>,
+    /// Servers [default: those of the configuration, else those of the log, else 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub servers: Option<u16>,
+    /// Offered work as a share of what the servers can do, or own: the traffic's own speed
+    #[arg(long, value_name = "SHARE", value_parser = load, default_value = "own")]
+    pub load: Load,
+    /// What both simulate and tune ask.
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
 /// Flags of `tidegate simulate`.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub struct SimulateArgs {

@@ -2,6 +2,7 @@
 
 mod progress;
 mod simulate;
+mod tune;
 
 use std::io;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use crate::simulate::SimulateError;
 use crate::work::{PROFILES, Profile};
 
 pub use simulate::simulate;
+pub use tune::tune;
 
 /// Servers that are driven when nothing says how many.
 const DEFAULT_SERVERS: usize = 8;

@@ -93,6 +93,7 @@ fn plan(arguments: &SimulateArgs, servers: usize) -> Result<Plan, Failure> {
         seeds: (0..u64::from(arguments.seeds)).map(|more| seed.saturating_add(more)).collect(),
         slo: slo.over(&profile),
         threads: threads_of(*threads),
+        most_requests: None,
     })
 }
 

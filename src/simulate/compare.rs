@@ -154,6 +154,7 @@ mod tests {
             seeds: vec![1, 2],
             slo: Slo::of(&LLAMA3_8B_A100),
             threads: cores(),
+            most_requests: None,
         };
         Study::of(plan, &Traffic::made_up(Mix::Steady, 1_500), &()).unwrap()
     }

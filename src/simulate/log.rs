@@ -16,7 +16,7 @@ const MAX_LINE_BYTES: u64 = 1 << 20;
 const DEFAULT_OUTPUT_TOKENS: u64 = 200;
 
 /// What was found in an access log.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct LogNotes {
     /// Lines that are no records.
     pub foreign: usize,
@@ -28,8 +28,21 @@ pub struct LogNotes {
     pub rejected: usize,
     /// Requests of which nobody counted the output; the mean of the others stands for it.
     pub uncounted: usize,
-    /// Names of the servers that answered.
+    /// Names of the servers that answered, in order of their names.
     pub servers: Vec<String>,
+    /// First tokens that servers gave.
+    pub first_tokens: Vec<FirstToken>,
+}
+
+/// A first token that a server gave to a request that was sent once.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FirstToken {
+    /// The server's place among [`LogNotes::servers`].
+    pub server: usize,
+    /// Tokens of the prompt that were not cached.
+    pub new_tokens: u64,
+    /// From when the request was sent on, in seconds.
+    pub ttft_s: f64,
 }
 
 /// One request that was served.
@@ -82,7 +95,7 @@ fn read_lines(mut input: impl BufRead, most: usize) -> io::Result<(Vec<Served>, 
         }
     }
     notes.uncounted = served.iter().filter(|served| served.output_tokens.is_none()).count();
-    notes.servers.sort();
+    notes.sort_servers();
     Ok((served, notes))
 }
 
@@ -102,11 +115,7 @@ impl LogNotes {
             self.rejected += 1;
             return None;
         }
-        if let Some(server) = record.server
-            && !self.servers.contains(&server)
-        {
-            self.servers.push(server);
-        }
+        self.note_server(&record, prompt_tokens);
         let job = Job {
             body_bytes: if record.body_bytes > 0 { record.body_bytes } else { prompt_tokens.saturating_mul(4) },
             max_tokens: record.max_tokens,
@@ -115,6 +124,29 @@ impl LogNotes {
             ..Job::new(0.0, prompt_tokens, 1)
         };
         Some(Served { time: record.time, output_tokens: record.output_tokens, job })
+    }
+
+    fn note_server(&mut self, record: &Record, prompt_tokens: u64) {
+        let Some(name) = &record.server else { return };
+        let known = self.servers.iter().position(|server| server == name);
+        let server = known.unwrap_or_else(|| {
+            self.servers.push(name.clone());
+            self.servers.len() - 1
+        });
+        // An answer that is not streamed begins when it is complete; a second attempt has waited for the first.
+        if let Some(ttft_s) = record.ttft_s.filter(|_| record.stream && record.attempts <= 1) {
+            let new_tokens = prompt_tokens.saturating_sub(record.cached_tokens.unwrap_or_default());
+            self.first_tokens.push(FirstToken { server, new_tokens, ttft_s: ttft_s - record.waited_s });
+        }
+    }
+
+    fn sort_servers(&mut self) {
+        let mut order: Vec<usize> = (0..self.servers.len()).collect();
+        order.sort_by(|a, b| self.servers[*a].cmp(&self.servers[*b]));
+        let mut places = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(place, server)| places[*server] = place);
+        self.first_tokens.iter_mut().for_each(|first| first.server = places[first.server]);
+        self.servers.sort();
     }
 
     /// What the operator should know, a sentence each.
@@ -171,14 +203,15 @@ mod tests {
         let text = [
             line(
                 7,
-                r#""end":"complete","prompt_tokens":50,"output_tokens":10,"stream":true,"server":"b","body_bytes":300"#,
+                r#""end":"complete","prompt_tokens":50,"output_tokens":10,"stream":true,"server":"b","body_bytes":300,"ttft_s":0.5,"waited_s":0.2,"cached_tokens":20"#,
             ),
             line(5, r#""end":"client_gone","estimated_tokens":9,"output_tokens":20,"server":"a","max_tokens":64"#),
         ];
         let (jobs, notes) = read_text(&text.concat());
         let first = Job { max_tokens: Some(64), is_streamed: false, ..Job::new(0.0, 9, 20) };
         assert_eq!(jobs, [first, Job { body_bytes: 300, ..Job::new(2.0, 50, 10) }]);
-        assert_eq!(notes, LogNotes { servers: vec!["a".into(), "b".into()], ..LogNotes::default() });
+        let first_tokens = vec![FirstToken { server: 1, new_tokens: 30, ttft_s: 0.3 }];
+        assert_eq!(notes, LogNotes { servers: vec!["a".into(), "b".into()], first_tokens, ..LogNotes::default() });
         assert_eq!(notes.sentences(), [""; 0]);
     }
 

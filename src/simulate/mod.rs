@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 pub use compare::{Change, Figure, change};
 pub use contender::{ALL_POLICIES, Contender};
 pub use engine::{Activity, Engine, Progress};
-pub use log::LogNotes;
+pub use log::{FirstToken, LogNotes};
 pub use mix::Mix;
 pub use outcome::{Distribution, LONG_FROM_TOKENS, Summary, Timing};
 pub use overview::Overview;

@@ -171,6 +171,7 @@ mod tests {
             seeds: vec![1],
             slo: Slo::of(&LLAMA3_8B_A100),
             threads: cores(),
+            most_requests: None,
         };
         let study = Study::of(plan, &Traffic::made_up(Mix::Steady, 600), &()).unwrap();
         let (mut overview, mut output) = (Overview::default(), Vec::new());

@@ -36,6 +36,8 @@ pub struct Plan {
     pub slo: Slo,
     /// Most simulations that run at once. Results do not depend on it.
     pub threads: usize,
+    /// Most requests of each seed; `None` are all.
+    pub most_requests: Option<usize>,
 }
 
 /// One simulation that has been run.
@@ -81,8 +83,9 @@ impl Study {
         let mut too_large = 0;
         let fitting = |seed: &u64| {
             let mut jobs = traffic.jobs(*seed);
-            let all = jobs.len();
             // A server would refuse what fits into no KV cache.
+            jobs.truncate(plan.most_requests.unwrap_or(usize::MAX));
+            let all = jobs.len();
             jobs.retain(|job| job.prompt_tokens.saturating_add(job.output_tokens) < plan.profile.kv_tokens);
             too_large = all - jobs.len();
             jobs

@@ -10,6 +10,7 @@ fn plan(policies: &[&str], servers: usize, belief: Profile) -> Plan {
         seeds: vec![1],
         slo: Slo::of(&LLAMA3_8B_A100),
         threads: cores(),
+        most_requests: None,
     }
 }
 

@@ -9,7 +9,7 @@ const SIZE: [f64; 2] = [420.0, 270.0];
 
 /// What the figure keeps free at its sides: for ticks, for names, for nothing, for ticks.
 const LEFT: f64 = 48.0;
-const RIGHT: f64 = 112.0;
+const RIGHT: f64 = 120.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 40.0;
 

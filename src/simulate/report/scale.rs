@@ -61,7 +61,7 @@ fn log_ticks(from: f64, to: f64) -> Vec<f64> {
 fn linear_ticks(from: f64, to: f64) -> Vec<f64> {
     let rough = (to - from).max(1e-9) / 5.0;
     let decade = 10.0_f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * decade).into_iter().find(|step| *step >= rough);
+    let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * decade).into_iter().find(|step| *step >= 0.8 * rough);
     let step = step.unwrap_or(10.0 * decade);
     let first = (from / step).ceil();
     let ticks = std::iter::successors(Some(first), |place| Some(place + 1.0)).map(|place| place * step);
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn numbers_have_units_and_no_more_digits_than_mean_something() {
-        let times = [0.001_4, 0.05, 0.25, 1.0, 3.456, 14.72, 183.4].map(time);
-        assert_eq!(times, ["1.4 ms", "50 ms", "0.25 s", "1 s", "3.46 s", "14.7 s", "183 s"]);
+        let times = [0.0, 0.001_4, 0.05, 0.25, 0.9996, 3.456, 14.72, 183.4].map(time);
+        assert_eq!(times, ["0", "1.4 ms", "50 ms", "250 ms", "1 s", "3.46 s", "14.7 s", "183 s"]);
     }
 }

@@ -22,8 +22,8 @@ const ROW: f64 = ABOVE + BAR + PAUSE;
 /// More servers would be no rows any more; the last ones are drawn, because lanes are there.
 const MOST_SERVERS: usize = 16;
 
-/// Peaks of so many and more are written beside them.
-const PEAK_FROM: usize = 3;
+/// Peaks of so many and more short requests are written beside them.
+const PEAK_FROM: usize = 5;
 
 /// Most short requests that waited on one server, to draw several timelines on one scale.
 pub(super) fn most_waiting(timeline: &Timeline) -> usize {
@@ -82,7 +82,7 @@ fn draw_server(svg: &mut Svg, timeline: &Timeline, server: usize, most_waiting: 
         svg.path(class, &columns_path(&shares, bar + BAR));
     }
     let waiting = |change: &Change<crate::simulate::ServerState>| change.state.short_waiting;
-    draw_steps(svg, "waiting", changes, waiting, most_waiting, timeline, across, bar - 1.0);
+    draw_steps(svg, "waiting", changes, waiting, most_waiting, timeline, across, bar - 1.0, PEAK_FROM);
     let is_lane = |change: &Change<crate::simulate::BalancerState>| change.state.lanes.contains(&server);
     for (index, change) in timeline.balancer.iter().enumerate().filter(|(_, change)| is_lane(change)) {
         let end_s = timeline.balancer.get(index + 1).map_or(window.to_s, |next| next.at_s);
@@ -99,8 +99,8 @@ fn draw_held(svg: &mut Svg, timeline: &Timeline, across: Scale, top: f64) {
     let base = top + ABOVE + BAR;
     let held = |change: &Change<crate::simulate::BalancerState>| change.state.held;
     let most = timeline.balancer.iter().map(held).max().unwrap_or(0);
-    svg.text("label", [LEFT - 8.0, base - 1.5], Anchor::End, "held");
-    draw_steps(svg, "held", &timeline.balancer, held, most, timeline, across, base);
+    svg.text("label", [LEFT - 8.0, base - 1.5], Anchor::End, "held long");
+    draw_steps(svg, "held", &timeline.balancer, held, most, timeline, across, base, 1);
     svg.line("axis", [LEFT, base], [WIDTH - RIGHT, base]);
 }
 
@@ -115,6 +115,7 @@ fn draw_steps<T>(
     timeline: &Timeline,
     across: Scale,
     base: f64,
+    peak_from: usize,
 ) {
     let up = (ABOVE - 3.0) / as_f64(most.max(1) as u64);
     let mut points = vec![[across.pixel(timeline.window.from_s), base]];
@@ -135,10 +136,9 @@ fn draw_steps<T>(
     points.push([across.pixel(timeline.window.to_s), points[points.len() - 1][1]]);
     points.push([across.pixel(timeline.window.to_s), base]);
     svg.area(class, &points);
-    if peak.0 >= PEAK_FROM {
+    if peak.0 >= peak_from {
         let y = (base - up * as_f64(peak.0 as u64) + 6.0).min(base - 2.0);
-        let (x, anchor) = if peak.1 > WIDTH - 60.0 { (peak.1 - 3.0, Anchor::End) } else { (peak.1 - 3.0, Anchor::End) };
-        svg.text("peak", [x, y], anchor, &peak.0.to_string());
+        svg.text("peak", [peak.1 - 3.0, y], Anchor::End, &peak.0.to_string());
     }
 }
 
