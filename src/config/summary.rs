@@ -9,7 +9,7 @@ use super::access::AccessSummary;
 use super::{Config, Group, Health, QueueLimits, ServerTls, Timeouts, TlsListen};
 use crate::balance::{ByWork, Neighbours, Policy, Ties, WorkKind};
 use crate::prompt::MediaCosts;
-use crate::work::ServerTraits;
+use crate::work::{Prefers, ServerTraits};
 
 /// Shows a configuration in words. No key's text is in it.
 #[derive(Debug)]
@@ -111,10 +111,20 @@ fn by_work(name: &str, by_work: &ByWork) -> String {
 }
 
 /// What tells a server from others, each with its key.
-pub(super) fn named_traits(traits: &ServerTraits) -> [(&'static str, Option<String>); 2] {
-    let ServerTraits { max_model_len, kv_tokens } = traits;
+pub(super) fn named_traits(traits: &ServerTraits) -> [(&'static str, Option<String>); 4] {
+    let ServerTraits { max_model_len, kv_tokens, speed, prefers } = traits;
     let shown = |tokens: &Option<u64>| tokens.map(|tokens| tokens.to_string());
-    [("max_model_len", shown(max_model_len)), ("kv_cache_tokens", shown(kv_tokens))]
+    let weight = Some(*speed).filter(|speed| speed.total_cmp(&1.0).is_ne()).map(|speed| speed.to_string());
+    let prefer = prefers.map(|prefers| match prefers {
+        Prefers::Long => "long".to_owned(),
+        Prefers::Short => "short".to_owned(),
+    });
+    [
+        ("max_model_len", shown(max_model_len)),
+        ("kv_cache_tokens", shown(kv_tokens)),
+        ("weight", weight),
+        ("prefer", prefer),
+    ]
 }
 
 /// The prompts that a group is for.

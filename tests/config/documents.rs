@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use tidegate::config::{Flags, known_keys, load};
 
 /// Numbers that bound nothing: what the policy decides by.
-const NO_LIMITS: [&str; 13] = [
+const NO_LIMITS: [&str; 15] = [
+    "groups[].weight",
+    "groups[].servers[].weight",
     "policy.media_tokens.audio",
     "policy.media_tokens.image",
     "policy.media_tokens.video",

@@ -57,7 +57,6 @@ fn an_unknown_key_is_refused_with_the_one_that_was_meant() {
     assert_eq!(
         problems_with("up_to_tokens", "up_to_token"),
         "\
-FILE:3: groups[0].up_to_tokens: missing, expected the prompt length up to which this group is meant, in tokens
 FILE:4: groups[0].up_to_token: unknown key, did you mean up_to_tokens?"
     );
     assert_eq!(
