@@ -57,7 +57,7 @@ async fn running_requests_complete_and_the_end_comes_with_the_last_one() {
     let slow_server = Backend::start(hold(&slow, json_response(200, r#"{"slow":true}"#))).await;
     let setup = Setup::two_groups([&server], [&slow_server]).section("shutdown", &format!("{{ grace: {LONG} }}"));
     // No request crosses.
-    let setup = setup.section("policy", "{ redirect_threshold: 1 }");
+    let setup = setup.section("policy", "{ kind: reference_bucket, redirect_threshold: 1 }");
     let mut tidegate = Tidegate::start(&setup).await;
     let mut streams = Vec::new();
     for _ in 0..3 {
