@@ -27,7 +27,6 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
 use http::HeaderMap;
-use http::header::{CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
 use parking_lot::Mutex;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::custom::CustomMessageWrite;
@@ -38,12 +37,11 @@ use pingora::proxy::Session;
 use pingora::{Error, ErrorType, Result};
 use tokio::time::Instant;
 
-use super::amend::Amendments;
 use super::answer::{Answer, Piece};
 use super::connection;
+use super::outlet::Outlet;
 use super::presence::Presence;
 use super::silence::Silence;
-use super::trailers::Trailers;
 use super::watch::Watch;
 use crate::drain::Drain;
 
@@ -54,24 +52,19 @@ pub(super) type Slot = Arc<Mutex<Option<Box<ServerSession>>>>;
 pub(super) fn wrap(session: &mut Session, body: Bytes, silence: Silence, watch: Arc<Watch>, drain: Arc<Drain>) -> Slot {
     let slot = Slot::default();
     let real = std::mem::replace(&mut session.downstream_session, placeholder());
-    let is_http1 = real.as_http1().is_some();
     let presence = Presence::of(&real, connection::followed());
-    let amendments = if is_http1 { connection::amendments() } else { None };
+    let outlet = Outlet::new(&real, drain);
     let wrapper = ClientSession {
         real: Some(real),
-        is_http1,
-        amendments,
+        outlet,
         slot: Arc::clone(&slot),
         body,
         held: None,
         unclear: Vec::new(),
         answer: Answer::new(Arc::clone(&watch)),
         watch,
-        has_length: false,
-        is_chunked: false,
         presence,
         silence,
-        drain,
     };
     *session.downstream_session = ServerSession::new_custom(Box::new(wrapper));
     slot
@@ -95,9 +88,7 @@ pub(super) fn placeholder() -> Box<ServerSession> {
 struct ClientSession {
     /// Taken by `drop` only.
     real: Option<Box<ServerSession>>,
-    is_http1: bool,
-    /// What Pingora writes to an HTTP/1 client is amended there.
-    amendments: Option<Amendments>,
+    outlet: Outlet,
     slot: Slot,
     body: Bytes,
     /// A final response header that waits for the first byte of its body.
@@ -106,13 +97,8 @@ struct ClientSession {
     unclear: Vec<HttpTask>,
     answer: Answer,
     watch: Arc<Watch>,
-    /// Whether the response that is being relayed has a `Content-Length`.
-    has_length: bool,
-    /// Whether it goes to the client in chunks, if that speaks HTTP/1.
-    is_chunked: bool,
     presence: Presence,
     silence: Silence,
-    drain: Arc<Drain>,
 }
 
 impl Drop for ClientSession {
@@ -138,8 +124,7 @@ impl ClientSession {
         for task in tasks {
             match task {
                 HttpTask::Header(header, false) if !header.status.is_informational() => {
-                    self.has_length = header.headers.contains_key(CONTENT_LENGTH);
-                    self.is_chunked = header.headers.contains_key(TRANSFER_ENCODING);
+                    self.outlet.begin(&header);
                     if self.answer.header(&header) {
                         self.silence.stream_opened();
                     }
@@ -188,66 +173,6 @@ impl ClientSession {
             }
         }
     }
-
-    /// The response's header is about to be written: if the process is on its way out, it says that the connection ends.
-    fn header_goes_out(&mut self, header: &ResponseHeader) {
-        if self.drain.is_leaving() {
-            self.real_mut().set_keepalive(None);
-        }
-        if let Some(amendments) = self.amendments.as_ref().filter(|_| !header.status.is_informational()) {
-            amendments.date(header.headers.get_all(DATE).iter().cloned().collect());
-        }
-    }
-
-    /// What was to be amended has been written.
-    fn amended(&self) {
-        if let Some(amendments) = &self.amendments {
-            amendments.done();
-        }
-    }
-
-    /// Passes tasks on to the client now; true when they end the response.
-    async fn pass_on(&mut self, mut tasks: Vec<HttpTask>) -> Result<bool> {
-        for task in &tasks {
-            if let HttpTask::Header(header, _) = task {
-                self.header_goes_out(header);
-            }
-        }
-        // Pingora is in no hurry with a body of known length: in HTTP/1 it keeps each piece until its buffer is full or
-        // the body is whole. It flushes before it hands out an error, so an error of ours goes behind the piece.
-        let must_flush = self.is_http1 && self.has_length && !tasks.last().is_some_and(HttpTask::is_end);
-        if must_flush {
-            tasks.push(HttpTask::Failed(Error::new(FLUSHED)));
-        }
-        let passed_on = self.real_mut().response_duplex_vec(tasks).await;
-        self.amended();
-        match passed_on {
-            Err(error) if must_flush && *error.etype() == FLUSHED => Ok(false),
-            passed_on => passed_on,
-        }
-    }
-
-    /// Passes the last tasks of a response on, with its trailers.
-    async fn end_with(&mut self, trailers: Trailers, mut tasks: Vec<HttpTask>) -> Result<bool> {
-        // The end is the trailers'.
-        if let Some(HttpTask::Body(Some(data), _)) = tasks.pop() {
-            tasks.push(HttpTask::Body(Some(data), false));
-        }
-        if !self.is_http1 {
-            tasks.push(HttpTask::Trailer(Some(Box::new(trailers.into_map()))));
-            return self.pass_on(tasks).await;
-        }
-        if !tasks.is_empty() {
-            self.pass_on(tasks).await?;
-        }
-        // By itself: what Pingora writes next is the end of the body and nothing else.
-        if let Some(amendments) = self.amendments.as_ref().filter(|_| self.is_chunked) {
-            amendments.trailers(trailers.lines());
-        }
-        let passed_on = self.real_mut().response_duplex_vec(vec![HttpTask::Done]).await;
-        self.amended();
-        passed_on
-    }
 }
 
 /// What goes to the client now.
@@ -258,9 +183,6 @@ struct Released {
     /// What came behind it.
     error: Option<Box<Error>>,
 }
-
-/// Not an error: everything before it has been written.
-const FLUSHED: ErrorType = ErrorType::Custom("Flushed");
 
 #[async_trait]
 impl CustomSession for ClientSession {
@@ -319,9 +241,11 @@ impl CustomSession for ClientSession {
             }
             let began = Instant::now();
             let ends = matches!(outgoing.last(), Some(HttpTask::Body(_, true) | HttpTask::Done));
-            done = match if ends { self.watch.trailers() } else { None } {
-                None => self.pass_on(outgoing).await?,
-                Some(trailers) => self.end_with(trailers, outgoing).await?,
+            let trailers = if ends { self.watch.trailers() } else { None };
+            let real = self.real.as_deref_mut().expect(TAKEN_BY_DROP);
+            done = match trailers {
+                None => self.outlet.pass_on(real, outgoing).await?,
+                Some(trailers) => self.outlet.end_with(real, outgoing, trailers).await?,
             };
             // Time spent on a slow client is not the server's silence.
             self.silence.forgive(began.elapsed());
@@ -334,10 +258,8 @@ impl CustomSession for ClientSession {
 
     async fn finish(&mut self) -> Result<()> {
         if let Some(header) = self.held.take() {
-            self.header_goes_out(&header);
-            let written = self.real_mut().write_response_header(header).await;
-            self.amended();
-            written?;
+            let real = self.real.as_deref_mut().expect(TAKEN_BY_DROP);
+            self.outlet.header(real, header).await?;
         }
         self.real_mut().finish_body().await
     }

@@ -3,7 +3,6 @@
 //! ```text
 //! connection  a client connection: header time limit, keep-alive, pipelining
 //! follow      the requests on an HTTP/1 connection, to the letter where Pingora is lenient (chunks)
-//! amend       the answers on it, where a server's has more than Pingora writes
 //! guard       who may do what: keys, closed paths, limits, CORS
 //! admit       local answers; the body is read and measured
 //! connect     backoff, a place on a server (the lease), its address
@@ -11,6 +10,7 @@
 //! trail       the answers on that connection, which Pingora reads trailers over in (trailers)
 //! request     the header that goes to the server
 //! response    judging the server's header, the header that goes to the client
+//! outlet      the response on its way to the client: at once, with its trailers and its date (amend)
 //! retry       an attempt failed: another one?
 //! finish      the last word to the client; the lease drops
 //! ```
@@ -32,6 +32,7 @@ mod guard;
 mod layer;
 mod loan;
 mod models;
+mod outlet;
 mod presence;
 mod reject;
 mod request;
