@@ -1,8 +1,10 @@
 //! Which policy, over which servers: from names and numbers to a dispatcher.
 
 use super::reference::{Groups, Reference};
-use crate::balance::{Bucket, BucketError, Buckets, GroupMismatch, RedirectTuning, Ties};
-use crate::work::{Dispatcher, HoldLimits, LLAMA3_8B_A100, Lanes, LeastWork, Policy, Profile};
+use crate::balance::{Bucket, BucketError, Buckets, ByWork, GroupMismatch, RedirectTuning, Ties, WorkKind};
+use crate::work::{
+    Dispatcher, HoldLimits, LLAMA3_8B_A100, Lanes, LeastWork, Policy, Profile, ServerSpec, ServerTraits, Settings,
+};
 
 /// The policies by name, the default first.
 pub const POLICIES: [&str; 4] = ["lanes", "least_work", "reference_bucket", "reference_plain"];
@@ -14,6 +16,8 @@ pub struct Setup {
     pub policy: String,
     /// How many servers there are, the long end last.
     pub servers: usize,
+    /// What tells them from each other, in order; servers beyond the end are like any other.
+    pub traits: Vec<ServerTraits>,
     /// What each can do.
     pub profile: Profile,
     /// Pins the number of lanes.
@@ -64,6 +68,7 @@ impl Setup {
         Self {
             policy: policy.to_owned(),
             servers,
+            traits: Vec::new(),
             profile: LLAMA3_8B_A100,
             lanes: None,
             long_from_tokens: None,
@@ -74,13 +79,25 @@ impl Setup {
         }
     }
 
+    /// With what a configuration says of routing by work.
+    #[must_use]
+    pub fn as_configured(self, by_work: &ByWork) -> Self {
+        let ByWork { kind, profile, long_from_tokens, hold, media: _ } = by_work;
+        let lanes = if let WorkKind::Lanes { count } = kind { *count } else { None };
+        Self { profile: *profile, lanes, long_from_tokens: *long_from_tokens, hold: *hold, ..self }
+    }
+
     /// A dispatcher to which nothing has happened yet.
     ///
     /// # Errors
     /// When the policy cannot be run so.
     pub fn dispatcher(self) -> Result<Dispatcher, SetupError> {
         let policy = self.policy()?;
-        Ok(Dispatcher::new(self.servers, self.profile, policy, self.hold, self.long_from_tokens))
+        let settings = Settings { profile: self.profile, hold: self.hold, long_from_tokens: self.long_from_tokens };
+        let traits = |place: usize| self.traits.get(place).copied().unwrap_or_default();
+        let server = |place| ServerSpec { traits: traits(place), ..ServerSpec::default() };
+        let servers: Vec<ServerSpec> = (0..self.servers).map(server).collect();
+        Ok(Dispatcher::of_servers(&servers, settings, policy))
     }
 
     fn policy(&self) -> Result<Box<dyn Policy>, SetupError> {

@@ -4,7 +4,8 @@
 //! connection  a client connection: header time limit, keep-alive, pipelining
 //! follow      the requests on an HTTP/1 connection, to the letter where Pingora is lenient (chunks)
 //! guard       who may do what: keys, closed paths, limits, CORS
-//! admit       local answers; the body is read and measured
+//! admit       local answers; the body is read
+//! weigh       how long the prompt is, and what the answer may be
 //! connect     backoff, a place on a server (the lease), its address
 //! loan        the client is watched while a connection to the server is being made
 //! trail       the answers on that connection, which Pingora reads trailers over in (trailers)
@@ -43,6 +44,7 @@ mod silence;
 mod trail;
 mod trailers;
 mod watch;
+mod weigh;
 
 #[cfg(test)]
 mod tests;

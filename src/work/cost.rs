@@ -28,15 +28,29 @@ pub struct Costs<'a> {
     prefill: Option<Prefill>,
 }
 
-/// What one server costs.
+/// What one server costs, term by term, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// All of it.
-    pub total_s: f64,
+    /// W(e): prefill that waits there.
+    pub waiting_s: f64,
+    /// P: the request's own prefill.
+    pub prefill_s: f64,
     /// m * step(e): what generating the answer takes there.
     pub decode_s: f64,
+    /// The wait for room in the KV cache.
+    pub kv_wait_s: f64,
+    /// Harm done to the streams that are there, weighed.
+    pub harm_s: f64,
     /// Whether the request's prefill counts as long there.
     pub is_long: bool,
+}
+
+impl Cost {
+    /// All of it.
+    #[must_use]
+    pub fn total_s(&self) -> f64 {
+        self.waiting_s + self.prefill_s + self.decode_s + self.kv_wait_s + self.harm_s
+    }
 }
 
 impl<'a> Costs<'a> {
@@ -77,8 +91,8 @@ impl<'a> Costs<'a> {
         let harm_weight = if is_long { LONG_HARM_WEIGHT } else { self.short_harm_weight };
         let harm_s = harm_weight * as_f64(sums.streams) * (prefill.seconds + self.output_tokens * self.stream_share_s);
         let waiting_s = self.fleet.book.waiting_s(server, self.now_s);
-        let total_s = waiting_s + prefill.seconds + decode_s + self.kv_wait_s(server, decode_s) + harm_s;
-        Cost { total_s, decode_s, is_long }
+        let (prefill_s, kv_wait_s) = (prefill.seconds, self.kv_wait_s(server, decode_s));
+        Cost { waiting_s, prefill_s, decode_s, kv_wait_s, harm_s, is_long }
     }
 
     /// How long a request waits for room in the KV cache.
@@ -103,7 +117,7 @@ impl<'a> Costs<'a> {
         if used <= 0.0 {
             return 0.0;
         }
-        used + as_f64(self.request.prompt_tokens) + self.output_tokens - as_f64(self.fleet.profile.kv_tokens)
+        used + as_f64(self.request.prompt_tokens) + self.output_tokens - as_f64(self.fleet.kv_tokens(server))
     }
 }
 

@@ -49,6 +49,11 @@ impl Learned {
         }
     }
 
+    /// Pins what counts as long, or lets it follow the traffic.
+    pub fn pin(&mut self, long_from_tokens: Option<u64>) {
+        self.long_from_tokens = long_from_tokens;
+    }
+
     /// tau: from how many prefill seconds on a request is long: 5 times the median of the last 2,000, at least 2 s.
     #[must_use]
     pub fn long_from_s(&self) -> f64 {

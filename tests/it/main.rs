@@ -26,6 +26,7 @@ mod harness; // the support module itself, without Tidegate
 mod headers; // header fields in both directions, and the framing of responses
 mod health; // which servers are taken out of service, and how they come back
 mod http2; // HTTP/2 by its frames
+mod lanes; // routing by work: lanes, what is held, what fits where
 mod layering; // which part of the source may know which
 mod limits; // time limits and slow clients
 mod memory; // memory in use
