@@ -10,9 +10,9 @@ mod allowed;
 mod change;
 mod configured;
 mod status;
-mod work;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

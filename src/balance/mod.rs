@@ -544,7 +544,12 @@ impl State {
     }
 
     /// The bucket policy: the group by length and load, then the server in it or near it.
-    fn place_by_length(&self, buckets: &Buckets, load: Load, tried: &Tried) -> Result<(usize, usize, Placement), Unavailable> {
+    fn place_by_length(
+        &self,
+        buckets: &Buckets,
+        load: Load,
+        tried: &Tried,
+    ) -> Result<(usize, usize, Placement), Unavailable> {
         let choice = buckets.choose(load.tokens(), |group| {
             // Nobody is drawn to a group that cannot serve, however empty it is.
             if self.is_live(group) { self.ledger.group(group).load.tokens() } else { f64::INFINITY }

@@ -51,12 +51,7 @@ impl Draft {
     }
 }
 
-fn policy(
-    draft: &PolicyDraft,
-    groups: &[GroupDraft],
-    queue: &QueueLimits,
-    problems: &Problems,
-) -> Option<Policy> {
+fn policy(draft: &PolicyDraft, groups: &[GroupDraft], queue: &QueueLimits, problems: &Problems) -> Option<Policy> {
     let kind = draft.kind.value;
     let ranges = ranges(groups, kind == Kind::ReferenceBucket, problems);
     draft.warn_of_unused_keys(problems);
@@ -228,12 +223,7 @@ fn server(
     }
 }
 
-fn discovered(
-    draft: DiscoverDraft,
-    limits: ServerLimits,
-    traits: ServerTraits,
-    loading: &mut Loading<'_>,
-) -> Discover {
+fn discovered(draft: DiscoverDraft, limits: ServerLimits, traits: ServerTraits, loading: &mut Loading<'_>) -> Discover {
     let DiscoverDraft { source: Located { value: source, spot }, interval, https, tls } = draft;
     let host = match &source {
         Source::Dns { host, .. } => Some(host.as_str()),

@@ -162,8 +162,7 @@ mod tests {
 
     #[test]
     fn buckets_begin_where_the_one_before_ends() {
-        let text =
-            "groups:\n- {name: a, up_to_tokens: 10, servers: [a:1]}\n- {name: b, up_to_tokens: 20, servers: [b:1]}\n\
+        let text = "groups:\n- {name: a, up_to_tokens: 10, servers: [a:1]}\n- {name: b, up_to_tokens: 20, servers: [b:1]}\n\
              policy: {kind: reference_bucket}\n";
         let Policy::ReferenceBucket(buckets) = read_text(text).unwrap().policy else { panic!("another policy") };
         let ranges: Vec<_> = buckets.ranges().iter().map(|range| (range.from, range.to)).collect();

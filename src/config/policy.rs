@@ -38,8 +38,7 @@ const NEIGHBOURS: [(&str, Neighbours); 2] = [("adjacent", Neighbours::Adjacent),
 
 const TIES: [(&str, Ties); 2] = [("least_recently_used", Ties::LeastRecentlyUsed), ("first", Ties::First)];
 
-const PROFILES: [(&str, Profile); 2] =
-    [(LLAMA3_8B_A100.name, LLAMA3_8B_A100), (LLAMA3_70B_TP8.name, LLAMA3_70B_TP8)];
+const PROFILES: [(&str, Profile); 2] = [(LLAMA3_8B_A100.name, LLAMA3_8B_A100), (LLAMA3_70B_TP8.name, LLAMA3_70B_TP8)];
 
 /// The default of `policy.max_hold`.
 const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(120);

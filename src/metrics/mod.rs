@@ -36,8 +36,8 @@ pub use exposition::Format;
 use families::SecondsByGroup;
 pub use health::HealthMetrics;
 use labels::{
-    AttemptLabels, CertificateLabels, ClassLabels, KeyLabels, KeyReasonLabels, LimitLabels, ReasonLabels, RedirectLabels,
-    RequestLabels, ServerLabels, SourceLabels, status_class,
+    AttemptLabels, CertificateLabels, ClassLabels, KeyLabels, KeyReasonLabels, LimitLabels, ReasonLabels,
+    RedirectLabels, RequestLabels, ServerLabels, SourceLabels, status_class,
 };
 pub use labels::{AttemptResult, FinishedRequest, Outcome, QueueExit, RetryReason};
 use process::Process;

@@ -15,6 +15,7 @@ use super::context::RequestContext;
 use super::loan::Loan;
 use super::reject::Reject;
 use super::retry::{has_attempts_left, is_timeout};
+use super::server_connections;
 use crate::balance::{Lease, Placed, Placement, Unavailable};
 use crate::config::Retry;
 use crate::queue::{Full, Ticket};
@@ -57,6 +58,9 @@ impl Proxy {
         match address {
             Ok(address) => {
                 let mut peer = Box::new(server.peer(address, timeouts));
+                if self.follows_servers {
+                    server_connections::follow(&mut peer);
+                }
                 ctx.loan = Some(Loan::begin(session, &mut peer, timeouts.connect));
                 Ok(peer)
             }

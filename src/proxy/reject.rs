@@ -100,9 +100,7 @@ impl Reject {
             Self::Unavailable { why, .. } => match why {
                 Unavailable::NoneLive => "No model server is in service. Try again later.".into(),
                 Unavailable::NoneFree => "All model servers are busy. Try again later.".into(),
-                Unavailable::TooManyWait => {
-                    "Too many requests are waiting for a model server. Try again later.".into()
-                }
+                Unavailable::TooManyWait => "Too many requests are waiting for a model server. Try again later.".into(),
                 // As vLLM says it: clients look for these words.
                 Unavailable::TooLong { needed_tokens, limit_tokens } => format!(
                     "This model's maximum context length is {limit_tokens} tokens. However, your request needs about \

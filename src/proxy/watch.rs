@@ -5,6 +5,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::trail::Trail;
+use super::trailers::Trailers;
 use crate::balance::Progress;
 use crate::health::{Health, Signal};
 use crate::upstream::Server;
@@ -22,6 +24,8 @@ struct Attempt {
     /// What is to be said against the server has been said.
     is_judged: bool,
     first_byte_at: Option<Instant>,
+    /// Where the answer is followed, once there is a connection.
+    trail: Option<Trail>,
     /// Whom to tell how the request gets on.
     progress: Option<Progress>,
     written: Written,
@@ -55,6 +59,17 @@ impl Watch {
         attempt.server = Some(server);
         attempt.may_try_elsewhere = may_try_elsewhere;
         attempt.is_judged = false;
+        attempt.trail = None;
+    }
+
+    /// There is a connection, whose answers are followed there.
+    pub(super) fn connected(&self, trail: Trail) {
+        self.attempt.lock().trail = Some(trail);
+    }
+
+    /// The trailers of the answer, whose end has come. They are given once.
+    pub(super) fn trailers(&self) -> Option<Trailers> {
+        self.attempt.lock().trail.as_ref()?.take()
     }
 
     /// Something speaks against the server.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pingora::{Error, ErrorType, Result};
 
-use super::context::RequestContext;
 use super::Proxy;
+use super::context::RequestContext;
 use crate::balance::Policy;
 use crate::prompt::{self, Content, Demand, Endpoint, Estimate, Work};
 

@@ -262,11 +262,8 @@ async fn another_policy_serves_what_was_held() {
 #[tokio::test]
 async fn a_reload_keeps_the_book_and_what_is_held() {
     let gate = Gate::closed();
-    let servers = [
-        Backend::start(sse(2, &gate)).await,
-        Backend::start(sse(2, &gate)).await,
-        Backend::start(sse(2, &gate)).await,
-    ];
+    let servers =
+        [Backend::start(sse(2, &gate)).await, Backend::start(sse(2, &gate)).await, Backend::start(sse(2, &gate)).await];
     let tidegate = Tidegate::start(&lanes(&servers[1..])).await;
     let mut running = tidegate.begin(&long()).await;
     servers[2].requests(1).await;
@@ -305,7 +302,8 @@ async fn a_failed_attempt_is_made_again_elsewhere_and_weighs_once() {
 #[tokio::test]
 async fn a_server_gets_no_request_that_is_longer_than_it_takes() {
     let [small, large] = [Backend::start(sse(2, &opened())).await, Backend::start(sse(2, &opened())).await];
-    let server = |server: &Backend, most: u64| format!("{{ address: \"{}\", max_model_len: {most} }}", server.address());
+    let server =
+        |server: &Backend, most: u64| format!("{{ address: \"{}\", max_model_len: {most} }}", server.address());
     let setup = Setup::one_group([server(&small, 8_192), server(&large, 65_536)]);
     let tidegate = Tidegate::start(&setup.section("policy", "{ kind: least_work }")).await;
     for _ in 0..4 {
@@ -315,7 +313,10 @@ async fn a_server_gets_no_request_that_is_longer_than_it_takes() {
     let refused = tidegate.exchange(&prompt(600_000, true)).await;
     assert_refusal(&refused, 400);
     let error = &refused.json()["error"];
-    assert_eq!((error["code"].as_str(), error["type"].as_str()), (Some("context_length_exceeded"), Some("invalid_request_error")));
+    assert_eq!(
+        (error["code"].as_str(), error["type"].as_str()),
+        (Some("context_length_exceeded"), Some("invalid_request_error"))
+    );
     assert!(error["message"].as_str().unwrap().contains("maximum context length is 65536 tokens"), "{error}");
     assert_eq!(refused.head.get("retry-after"), None);
     assert_eq!(small.count() + large.count(), 4);

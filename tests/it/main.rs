@@ -41,6 +41,7 @@ mod streaming; // a response on its way to the client, also when it breaks
 mod support;
 mod tls_clients; // the TLS listener
 mod tls_servers; // servers that are reached over TLS
+mod trailers; // fields behind a response's body, and its date
 mod upgrade; // a successor takes the sockets over
 mod waiting; // requests that no server can take now
 mod wire; // connections: reuse, upgrades, pipelining, HTTP/1.0, h2c

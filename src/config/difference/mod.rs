@@ -352,9 +352,13 @@ mod tests {
         let [policy] = difference(&of_text(&buckets), &of_text(&wider)).changes.try_into().unwrap();
         assert!(policy.starts_with("ranges: a prompts from 0 to below 10 tokens; b"), "{policy}");
         let [policy, ranges] = changes(&buckets).try_into().unwrap();
-        assert!(policy.starts_with("policy: lanes, lanes auto, max_hold 2m, long_from_tokens auto, engine"), "{policy}");
+        assert!(
+            policy.starts_with("policy: lanes, lanes auto, max_hold 2m, long_from_tokens auto, engine"),
+            "{policy}"
+        );
         assert!(ranges.starts_with("ranges: a all prompts; b all prompts -> a prompts from 0"), "{ranges}");
-        let pinned = format!("{BASE}policy: {{kind: least_work, long_from_tokens: 9, engine: {{kv_cache_tokens: 7}}}}\n");
+        let pinned =
+            format!("{BASE}policy: {{kind: least_work, long_from_tokens: 9, engine: {{kv_cache_tokens: 7}}}}\n");
         let expected = " -> least_work, long_from_tokens 9, engine llama3-8b-a100, max_num_batched_tokens 8192, \
                         kv_cache_tokens 7, media_tokens image 1369, audio 750, video 4784";
         assert!(changes(&pinned)[0].ends_with(expected), "{:?}", changes(&pinned));
