@@ -228,6 +228,11 @@ enum Decoded {
 
 fn decoded(bytes: &[u8]) -> Decoded {
     const NONE: Decoded = Decoded::Character(0xfffd, 1);
+    // Chinese, Japanese and Korean characters first, of which long texts have most.
+    if let [first @ 0xe0..=0xef, second @ 0x80..=0xbf, third @ 0x80..=0xbf, ..] = bytes {
+        let bits = |byte: u8, mask: u8| u32::from(byte & mask);
+        return Decoded::Character(bits(*first, 0x0f) << 12 | bits(*second, 0x3f) << 6 | bits(*third, 0x3f), 3);
+    }
     let (width, high_bits) = match bytes {
         [first @ 0xe0..=0xef, ..] => (3, first & 0x0f),
         [first @ 0xc2..=0xdf, ..] => (2, first & 0x1f),
