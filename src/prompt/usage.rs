@@ -66,3 +66,91 @@ impl Fields {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn counted(prompt_tokens: u64, completion_tokens: u64) -> Option<Usage> {
+        Some(Usage { prompt_tokens, completion_tokens: Some(completion_tokens), cached_tokens: None })
+    }
+
+    /// The body of a recorded answer, with the framing of its chunks, as it came.
+    fn recorded(name: &str) -> Vec<u8> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/vllm-wire").join(name);
+        let answer = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let head = memmem::find(&answer, b"\r\n\r\n").expect("an answer has a head");
+        answer[head + 4..].to_vec()
+    }
+
+    #[test]
+    fn recorded_answers_end_with_their_usage() {
+        for (name, expected) in [
+            ("chat-plain.resp", counted(20, 12)),
+            ("chat-stream-usage.resp", counted(20, 12)),
+            ("completions-stream-usage.resp", counted(5, 12)),
+            ("completions-stream-usage-continuous.resp", counted(5, 12)),
+            ("completions-prompt-list.resp", counted(5, 24)),
+            (
+                "responses-plain.resp",
+                Some(Usage { prompt_tokens: 18, completion_tokens: Some(12), cached_tokens: Some(0) }),
+            ),
+            (
+                "responses-stream.resp",
+                Some(Usage { prompt_tokens: 18, completion_tokens: Some(12), cached_tokens: Some(0) }),
+            ),
+            ("messages-plain.resp", counted(18, 12)),
+            ("messages-stream.resp", counted(18, 12)),
+            (
+                "auth-prefix-cache-2.resp",
+                Some(Usage { prompt_tokens: 601, completion_tokens: Some(12), cached_tokens: Some(512) }),
+            ),
+            ("chat-stream.resp", None),
+            ("chat-n2-stream.resp", None),
+            ("tokenize.resp", None),
+        ] {
+            let body = recorded(name);
+            assert_eq!(usage(&body), expected, "{name}");
+            assert_eq!(usage(&body[body.len().saturating_sub(2_048)..]), expected, "the end of {name}");
+        }
+    }
+
+    #[test]
+    fn the_last_whole_usage_counts() {
+        for (tail, prompt_tokens) in [
+            (r#"{"usage":{"prompt_tokens":1}} {"usage":null}"#, Some(1)),
+            (r#"{"usage":{"prompt_tokens":1}} {"usage" : {"prompt_tokens":2,"x":[{}]}}"#, Some(2)),
+            (r#"{"usage":{"prompt_tokens":1}} {"usage":{"prompt_tokens":2"#, Some(1)),
+            (r#"{"usage":{"prompt_tokens":1}} {"usage":{"prompt_tokens":-2}}"#, Some(1)),
+            (r#"{"usage":{"completion_tokens":1}}"#, None),
+            (r#"{"text":"\"usage\":{\"prompt_tokens\":1}"}"#, None),
+            (r#"age":{"prompt_tokens":1}}"#, None),
+            (r#"{"usage":{"input_tokens":5,"cache_read_input_tokens":7,"cache_creation_input_tokens":1}}"#, Some(13)),
+        ] {
+            assert_eq!(usage(tail.as_bytes()).map(|usage| usage.prompt_tokens), prompt_tokens, "{tail}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_tail_is_searched(pieces in prop::collection::vec(prop_oneof![
+            Just("\"usage\"".to_owned()), Just(":{".to_owned()), Just("\"prompt_tokens\":9".to_owned()),
+            Just("}".to_owned()), "[ -~]{0,5}",
+        ], 0..12)) {
+            let tail = pieces.concat();
+            let found = usage(tail.as_bytes());
+            prop_assert!(found.is_none() || tail.contains("prompt_tokens"));
+        }
+
+        #[test]
+        fn usage_is_found_behind_anything(before in ".{0,40}", prompt_tokens in any::<u64>()) {
+            let tail = format!("{before}{}", serde_json::json!({"usage": {"prompt_tokens": prompt_tokens}}));
+            prop_assert_eq!(usage(tail.as_bytes()).map(|usage| usage.prompt_tokens), Some(prompt_tokens));
+        }
+    }
+}

@@ -118,16 +118,7 @@ impl<'a, S: Sink> Reader<'a, '_, S> {
                 }
                 _ => self.skipped_container().map(drop),
             },
-            _ => {
-                let end = self.rest.iter().position(|byte| is_delimiter(*byte)).unwrap_or(self.rest.len());
-                let (literal, rest) = self.rest.split_at(end);
-                if literal.is_empty() {
-                    return None;
-                }
-                self.rest = rest;
-                self.literal(field, literal);
-                Some(())
-            }
+            _ => self.literal(field),
         }?;
         if field == Field::Arguments {
             self.facts.messages += 1;
@@ -182,17 +173,45 @@ impl<'a, S: Sink> Reader<'a, '_, S> {
         Some(())
     }
 
-    fn literal(&mut self, field: Field, literal: &[u8]) {
-        match field {
-            Field::Prompt | Field::Query | Field::Documents if literal[0].is_ascii_digit() => {
-                self.sink.token_id(
-                    literal
-                        .iter()
-                        .fold(0_u32, |id, digit| id.wrapping_mul(10).wrapping_add(u32::from(digit.wrapping_sub(b'0')))),
-                );
-            }
-            _ => self.facts.set_literal(field, literal),
+    /// Reads a number, `true`, `false` or `null`; in a prompt also the numbers that follow.
+    fn literal(&mut self, field: Field) -> Option<()> {
+        if let Field::Prompt | Field::Query | Field::Documents = field
+            && let [b'0'..=b'9', ..] = self.rest
+        {
+            self.token_ids();
+            return Some(());
         }
+        let end = self.rest.iter().position(|byte| is_delimiter(*byte)).unwrap_or(self.rest.len());
+        let (literal, rest) = self.rest.split_at(end);
+        if literal.is_empty() {
+            return None;
+        }
+        self.rest = rest;
+        self.facts.set_literal(field, literal);
+        Some(())
+    }
+
+    /// Reads numbers with commas between them.
+    fn token_ids(&mut self) {
+        let mut rest = self.rest;
+        while let [b'0'..=b'9', ..] = rest {
+            let mut id = 0_u32;
+            while let [digit @ b'0'..=b'9', after @ ..] = rest {
+                id = id.wrapping_mul(10).wrapping_add(u32::from(digit - b'0'));
+                rest = after;
+            }
+            self.sink.token_id(id);
+            // A fraction or an exponent: vLLM refuses it.
+            while let [first, after @ ..] = rest
+                && !is_delimiter(*first)
+            {
+                rest = after;
+            }
+            while let [b',' | b' ' | b'\n' | b'\r' | b'\t', after @ ..] = rest {
+                rest = after;
+            }
+        }
+        self.rest = rest;
     }
 
     /// Skips a list or object, and returns it.

@@ -87,6 +87,13 @@ impl Tally {
     }
 
     fn append(&mut self, mut bytes: &[u8]) {
+        if let Some(room) = self.block.get_mut(self.filled..self.filled + bytes.len())
+            && self.filled + bytes.len() < PREFIX_BLOCK_BYTES
+        {
+            room.copy_from_slice(bytes);
+            self.filled += bytes.len();
+            return;
+        }
         while !bytes.is_empty() {
             let room = PREFIX_BLOCK_BYTES - self.filled;
             let (now, later) = bytes.split_at(room.min(bytes.len()));
@@ -111,7 +118,9 @@ impl Tally {
 
     /// Appends what counts in the prefix and not as text.
     fn append_uncounted(&mut self, bytes: &[u8]) {
-        self.count();
+        if self.counted < self.filled {
+            self.count();
+        }
         for piece in bytes.chunks(PREFIX_BLOCK_BYTES) {
             let room = PREFIX_BLOCK_BYTES - self.filled;
             let (now, later) = piece.split_at(room.min(piece.len()));

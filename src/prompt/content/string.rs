@@ -2,8 +2,14 @@
 
 use memchr::memchr2;
 
-/// The longest that one escape becomes, in bytes.
-const LONGEST: usize = 4;
+/// Bytes that are looked at one by one before looking further ahead pays.
+const NEAR: usize = 16;
+
+/// The longest that one escape becomes, in bytes: one that is kept.
+const LONGEST: usize = 6;
+
+/// Pieces shorter than [`NEAR`] are handed over together, up to this many bytes.
+const GATHERED: usize = 256;
 
 /// Hands over what a string says, piece by piece, and returns what follows its closing quote; `None` when it has none.
 ///
@@ -11,18 +17,51 @@ const LONGEST: usize = 4;
 /// know. Control characters and what is not UTF-8 stay as they are.
 pub(super) fn read<'a>(from: &'a [u8], escapes: Escapes, mut piece: impl FnMut(&[u8])) -> Option<&'a [u8]> {
     let mut rest = from;
+    let mut gathered = [0; GATHERED];
+    let mut length = 0;
     loop {
-        let Some(end) = memchr2(b'"', b'\\', rest) else {
-            piece(rest);
-            return None;
-        };
-        if end > 0 {
-            piece(&rest[..end]);
+        if length > GATHERED - NEAR - LONGEST {
+            piece(&gathered[..length]);
+            length = 0;
         }
-        if rest[end] == b'"' {
-            return Some(&rest[end + 1..]);
+        let near = &rest[..NEAR.min(rest.len())];
+        let room = &mut gathered[length..length + NEAR];
+        let mut copied = 0;
+        for (to, byte) in room.iter_mut().zip(near) {
+            if *byte == b'"' || *byte == b'\\' {
+                break;
+            }
+            *to = *byte;
+            copied += 1;
         }
-        rest = escape(&rest[end + 1..], escapes, &mut piece);
+        length += copied;
+        rest = &rest[copied..];
+        if copied == NEAR {
+            let end = memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
+            if end >= NEAR {
+                piece(&gathered[..length]);
+                length = 0;
+                piece(&rest[..end]);
+                rest = &rest[end..];
+            } else {
+                continue;
+            }
+        }
+        match rest.split_first() {
+            Some((b'"', after)) => {
+                piece(&gathered[..length]);
+                return Some(after);
+            }
+            Some((_, after)) => {
+                let (decoded, after) = escape(after, escapes, &mut gathered[length..]);
+                length += decoded;
+                rest = after;
+            }
+            None => {
+                piece(&gathered[..length]);
+                return None;
+            }
+        }
     }
 }
 
@@ -47,33 +86,30 @@ pub(super) fn skip(from: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Hands over what an escape stands for, and returns what follows it. `from` begins behind the backslash.
-fn escape<'a>(from: &'a [u8], escapes: Escapes, piece: &mut impl FnMut(&[u8])) -> &'a [u8] {
-    let Some((kind, rest)) = from.split_first() else { return from };
+/// Writes what an escape stands for; how many bytes that is, and what follows the escape. `from` begins behind the
+/// backslash.
+fn escape<'a>(from: &'a [u8], escapes: Escapes, to: &mut [u8]) -> (usize, &'a [u8]) {
+    let Some((kind, rest)) = from.split_first() else { return (0, from) };
     if *kind == b'u' {
-        let (character, rest) = unicode(rest);
-        if escapes == Escapes::Kept && character.is_ascii() {
-            piece(&[b'\\', b'u']);
-            piece(&from[1..from.len() - rest.len()]);
-        } else {
-            piece(character.encode_utf8(&mut [0; LONGEST]).as_bytes());
+        let (character, after) = unicode(rest);
+        if escapes == Escapes::Decoded || !character.is_ascii() {
+            return (character.encode_utf8(to).len(), after);
         }
-        return rest;
     }
     if escapes == Escapes::Kept {
-        piece(&[b'\\', *kind]);
-        return rest;
+        to[..2].copy_from_slice(&[b'\\', *kind]);
+        return (2, rest);
     }
-    match kind {
-        b'"' | b'\\' | b'/' => piece(&[*kind]),
-        b'b' => piece(b"\x08"),
-        b'f' => piece(b"\x0c"),
-        b'n' => piece(b"\n"),
-        b'r' => piece(b"\r"),
-        b't' => piece(b"\t"),
-        _ => piece("\u{fffd}".as_bytes()),
-    }
-    rest
+    to[0] = match kind {
+        b'"' | b'\\' | b'/' => *kind,
+        b'b' => 0x08,
+        b'f' => 0x0c,
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        _ => return (char::REPLACEMENT_CHARACTER.encode_utf8(to).len(), rest),
+    };
+    (1, rest)
 }
 
 /// The character of one or two `\u` escapes, and what follows it. `from` begins behind the first `\u`.

@@ -12,3 +12,6 @@ pub use costs::MediaCosts;
 pub use errors::LengthError;
 pub use estimate::{Estimate, PromptClass};
 pub use estimator::{Learned, MAX_MODELS, TokenEstimator};
+
+#[cfg(test)]
+mod tests;

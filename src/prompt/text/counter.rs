@@ -73,20 +73,24 @@ impl Counter {
         while self.begun_bytes > 0
             && let [next, rest @ ..] = text
         {
-            if next & 0xc0 != 0x80 {
-                self.begun_bytes = 0;
-                self.count_foreign(Script::Other);
-                break;
-            }
             self.begun[self.begun_bytes] = *next;
-            self.begun_bytes += 1;
-            text = rest;
             let begun = self.begun;
-            if self.begun_bytes == width(begun[0]) {
-                let (script, _) = decoded(&begun[..self.begun_bytes]);
-                self.begun_bytes = 0;
-                self.count_foreign(script);
+            match decoded(&begun[..=self.begun_bytes]) {
+                Decoded::Begun => self.begun_bytes += 1,
+                Decoded::Character(code_point, width) => {
+                    self.count_foreign(Script::of(code_point));
+                    if width <= self.begun_bytes {
+                        // No character after all: its first byte counts as none, and so do the others.
+                        for _ in width..self.begun_bytes {
+                            self.count_foreign(Script::Other);
+                        }
+                        self.begun_bytes = 0;
+                        break;
+                    }
+                    self.begun_bytes = 0;
+                }
             }
+            text = rest;
         }
         while !text.is_empty() {
             text = self.count_ascii(text);
@@ -132,33 +136,28 @@ impl Counter {
         while let [first, ..] = text
             && !first.is_ascii()
         {
-            let width = width(*first);
-            if text.len() < width && text[1..].iter().all(|byte| byte & 0xc0 == 0x80) {
-                self.begun[..text.len()].copy_from_slice(text);
-                self.begun_bytes = text.len();
-                return &[];
+            match decoded(text) {
+                Decoded::Character(code_point, width) => {
+                    self.count_foreign(Script::of(code_point));
+                    text = &text[width..];
+                }
+                Decoded::Begun => {
+                    self.begun[..text.len()].copy_from_slice(text);
+                    self.begun_bytes = text.len();
+                    return &[];
+                }
             }
-            let (script, length) = decoded(&text[..width.min(text.len())]);
-            self.count_foreign(script);
-            text = &text[length..];
         }
         text
     }
 
     fn count_foreign(&mut self, script: Script) {
-        let kind = if script == Script::LatinExtended { LOWER } else { FOREIGN };
-        let is_within_word = match script {
-            Script::LatinExtended => self.last == LOWER || self.last == UPPER,
-            _ => self.last_script == Some(script),
-        };
-        if script.has_words() && !is_within_word {
-            self.words += 1;
-        }
+        let is_latin = script == Script::LatinExtended;
+        let is_within_word =
+            self.last_script == Some(script) || (is_latin && (self.last == LOWER || self.last == UPPER));
+        self.words += u64::from(script.has_words() && !is_within_word);
         self.characters[script as usize] += 1;
-        if kind == FOREIGN {
-            self.pairs[0][usize::from(self.last << 3 | kind)] += 1;
-        }
-        self.last = kind;
+        self.last = if is_latin { LOWER } else { FOREIGN };
         self.last_script = Some(script);
     }
 
@@ -219,21 +218,34 @@ fn cells<'a>(firsts: &'a [u8], seconds: &'a [u8]) -> impl Iterator<Item = usize>
     firsts.iter().flat_map(move |first| seconds.iter().map(move |second| usize::from(first << 3 | second)))
 }
 
-/// How many bytes a character has that begins so; 1 for what begins none.
-fn width(first: u8) -> usize {
-    match first {
-        0xc2..=0xdf => 2,
-        0xe0..=0xef => 3,
-        0xf0..=0xf4 => 4,
-        _ => 1,
-    }
+/// The beginning of bytes that are not ASCII.
+enum Decoded {
+    /// A code point, and how many bytes it takes. What is not UTF-8 is one byte of the replacement character.
+    Character(u32, usize),
+    /// A character may begin here, but not all of it is there.
+    Begun,
 }
 
-/// The script of the first character, and how many bytes it takes.
-fn decoded(bytes: &[u8]) -> (Script, usize) {
-    // Almost all text is well-formed; what is not is skipped bytewise.
-    match std::str::from_utf8(bytes).ok().and_then(|text| text.chars().next()) {
-        Some(character) => (Script::of(character), character.len_utf8()),
-        None => (Script::Other, 1),
+fn decoded(bytes: &[u8]) -> Decoded {
+    const NONE: Decoded = Decoded::Character(0xfffd, 1);
+    // Chinese, Japanese and Korean characters first, of which long texts have most.
+    if let [first @ 0xe0..=0xef, second @ 0x80..=0xbf, third @ 0x80..=0xbf, ..] = bytes {
+        let bits = |byte: u8, mask: u8| u32::from(byte & mask);
+        return Decoded::Character(bits(*first, 0x0f) << 12 | bits(*second, 0x3f) << 6 | bits(*third, 0x3f), 3);
     }
+    let (width, high_bits) = match bytes {
+        [first @ 0xe0..=0xef, ..] => (3, first & 0x0f),
+        [first @ 0xc2..=0xdf, ..] => (2, first & 0x1f),
+        [first @ 0xf0..=0xf4, ..] => (4, first & 0x07),
+        _ => return NONE,
+    };
+    let mut code_point = u32::from(high_bits);
+    for place in 1..width {
+        match bytes.get(place) {
+            Some(next @ 0x80..=0xbf) => code_point = code_point << 6 | u32::from(next & 0x3f),
+            Some(_) => return NONE,
+            None => return Decoded::Begun,
+        }
+    }
+    Decoded::Character(code_point, width)
 }
