@@ -68,7 +68,13 @@ impl<'j> World<'j> {
 
     /// Lets everything happen; gives the times of each request.
     #[must_use]
-    pub fn run(mut self) -> Vec<Timing> {
+    pub fn run(self) -> Vec<Timing> {
+        self.run_to_end().0
+    }
+
+    /// The same, and the dispatcher with what it has learned.
+    #[must_use]
+    pub fn run_to_end(mut self) -> (Vec<Timing>, Dispatcher) {
         let (mut next_job, mut next_tick_s, mut progress) = (0, TICK_S, Vec::new());
         while self.unfinished > 0 {
             let arrival_s = self.jobs.get(next_job).map_or(f64::INFINITY, |job| job.arrival_s);
@@ -87,7 +93,7 @@ impl<'j> World<'j> {
                 self.begin_step(server, at_s);
             }
         }
-        self.timings
+        (self.timings, self.dispatcher)
     }
 
     fn arrive(&mut self, index: usize) {

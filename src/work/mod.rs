@@ -20,6 +20,7 @@
 //!   Hold                what waits here, in order
 //!   Fleet               what policies read; the servers, with what each may be given
 //!     Profile           tokens to seconds
+//!     Calibration       learns its coefficients, if asked to
 //!     Book              what runs, exact sums per server
 //!     Learned           tau, m, share of long work, arrival rate
 //!     PrefixCache       per server: blocks it is believed to hold
@@ -36,6 +37,7 @@
 //! Everything here is pure: no I/O, no clock (the time is an argument), no Pingora types.
 
 mod book;
+mod calibration;
 mod cost;
 mod dispatcher;
 mod explain;
@@ -58,6 +60,7 @@ mod window;
 mod tests;
 
 pub use book::{Active, Book, Entry, Sums};
+pub use calibration::{Calibration, Coefficients, FirstToken, Learning};
 pub use cost::{Cost, Costs};
 pub use dispatcher::{Dispatcher, Repeated, Settings};
 pub use explain::Explained;

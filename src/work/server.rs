@@ -27,12 +27,14 @@ pub struct ServerTraits {
     pub kv_tokens: Option<u64>,
     /// Which prompts it is meant for, if any in particular.
     pub prefers: Option<Prefers>,
+    /// The number of its class: engines of one class are alike, and what is learned of one holds for all. From 0 on, without gaps.
+    pub engine_class: u16,
 }
 
 impl Default for ServerTraits {
     /// An engine of the profile.
     fn default() -> Self {
-        Self { speed: 1.0, max_model_len: None, kv_tokens: None, prefers: None }
+        Self { speed: 1.0, max_model_len: None, kv_tokens: None, prefers: None, engine_class: 0 }
     }
 }
 
@@ -111,6 +113,10 @@ impl Server {
             prefixes: PrefixCache::new(spec.traits.kv_tokens.unwrap_or(profile.kv_tokens)),
             last_dispatch: 0,
         }
+    }
+
+    pub(super) fn engine_class(&self) -> usize {
+        self.traits.engine_class.into()
     }
 
     /// Tokens that its KV cache holds.

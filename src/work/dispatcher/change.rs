@@ -2,6 +2,7 @@
 //! replaced. Nothing is lost of the book or of what is held.
 
 use super::{Dispatcher, Settings};
+use crate::work::calibration::Learning;
 use crate::work::policy::Policy;
 use crate::work::server::{Admission, ServerSpec};
 
@@ -63,7 +64,7 @@ impl Dispatcher {
         self.pass(now_s);
         self.limits = settings.hold;
         self.fleet.learned.pin(settings.long_from_tokens);
-        if self.fleet.profile != settings.profile {
+        if *self.fleet.calibration().prior() != settings.profile {
             self.fleet.set_profile(settings.profile);
         }
         if let Some(policy) = policy {
@@ -73,6 +74,12 @@ impl Dispatcher {
             }
         }
         self.settle_anew();
+    }
+
+    /// What is learned from now on of the seconds that servers take; by default nothing. What is not learned any more is
+    /// forgotten. See [`Calibration`](crate::work::Calibration).
+    pub fn learn(&mut self, learning: Learning) {
+        self.fleet.learn(learning);
     }
 
     /// Asks again for everything that is held.
