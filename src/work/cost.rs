@@ -1,6 +1,7 @@
 //! What it costs to send a request to a server, in seconds: of the request itself, and of those that it hurts.
 
 use super::fleet::Fleet;
+use super::observation::Foreign;
 use super::profile::{Profile, as_f64};
 use super::request::Request;
 
@@ -22,6 +23,8 @@ pub struct Costs<'a> {
     /// m, for this request.
     output_tokens: f64,
     short_harm_weight: f64,
+    /// Whether engines have reported how busy they are.
+    is_observed: bool,
     /// Whether it is long; `None` when that depends on what a server has in its cache.
     is_long: Option<bool>,
     /// What is the same for all engines of class 0.
@@ -84,6 +87,7 @@ impl<'a> Costs<'a> {
             now_s,
             output_tokens: request.expected_output(learned.mean_output_tokens()),
             short_harm_weight: if learned.long_share() >= HARM_FROM_LONG_SHARE { SHORT_HARM_WEIGHT } else { 0.0 },
+            is_observed: fleet.is_observed(now_s),
             is_long: request.prefix.is_empty().then(|| fleet.is_long(fleet.least_prefill(request))),
             first_class: OfClass::new(fleet.class_profile(0), request),
             other_classes: fleet.class_profiles().skip(1).map(|profile| OfClass::new(profile, request)).collect(),
@@ -118,12 +122,17 @@ impl<'a> Costs<'a> {
                 (fleet.prefill_s(server, prefill), fleet.is_long(prefill))
             }
         };
-        let step_s = profile.decode_step_s(sums.streams + 1, sums.context_tokens + self.request.prompt_tokens);
+        let foreign = self.foreign(server);
+        let streams = as_f64(sums.streams) + foreign.streams;
+        let context_tokens = as_f64(sums.context_tokens + self.request.prompt_tokens) + foreign.context_tokens;
+        let step_s = profile.mean_step_s(streams + 1.0, context_tokens);
         let decode_s = self.output_tokens * step_s * slowness;
         let harm_weight = if is_long { LONG_HARM_WEIGHT } else { self.short_harm_weight };
         let stream_s = self.output_tokens * stream_share_s * slowness;
-        let harm_s = harm_weight * as_f64(sums.streams) * (prefill_s + stream_s);
-        let (waiting_s, kv_wait_s) = (fleet.book.waiting_s(server, self.now_s), self.kv_wait_s(server, decode_s));
+        let harm_s = harm_weight * streams * (prefill_s + stream_s);
+        let foreign_s = foreign.waiting * fleet.learned.mean_prefill_s() * slowness;
+        let waiting_s = fleet.book.waiting_s(server, self.now_s) + foreign_s;
+        let kv_wait_s = self.kv_wait_s(server, decode_s);
         Cost { waiting_s, prefill_s, decode_s, kv_wait_s, harm_s, is_long }
     }
 
@@ -133,7 +142,7 @@ impl<'a> Costs<'a> {
     /// that an answer takes.
     fn kv_wait_s(&self, server: usize, decode_s: f64) -> f64 {
         let overflow = self.kv_overflow(server);
-        if overflow <= 0.0 { 0.0 } else { decode_s * overflow / as_f64(self.fleet.book.sums(server).kv_tokens()) }
+        if overflow <= 0.0 { 0.0 } else { decode_s * overflow / self.kv_used(server) }
     }
 
     /// Whether the request has room in a server's KV cache now, with its answer.
@@ -142,9 +151,17 @@ impl<'a> Costs<'a> {
         self.kv_overflow(server) <= 0.0
     }
 
+    fn kv_used(&self, server: usize) -> f64 {
+        as_f64(self.fleet.book.sums(server).kv_tokens()) + self.foreign(server).context_tokens
+    }
+
+    fn foreign(&self, server: usize) -> Foreign {
+        if self.is_observed { self.fleet.foreign(server, self.now_s) } else { Foreign::default() }
+    }
+
     /// Tokens that are too many for a server's KV cache when the request goes there.
     fn kv_overflow(&self, server: usize) -> f64 {
-        let used = as_f64(self.fleet.book.sums(server).kv_tokens());
+        let used = self.kv_used(server);
         // A server on which nothing runs takes everything that any server can.
         if used <= 0.0 {
             return 0.0;

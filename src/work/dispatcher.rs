@@ -118,7 +118,9 @@ impl Dispatcher {
         let overdue_s = self.hold.oldest()?.since_s + self.limits.max_wait_s;
         let unseen_s = self.unseen.peek().map(|Reverse((due, _))| due.0);
         let adapt_s = self.hold.turn_since_s().and_then(|since_s| self.policy.next_change_s(since_s));
-        Some(unseen_s.into_iter().chain(adapt_s).fold(overdue_s, f64::min))
+        // A cache that others had filled may count as free again.
+        let stale_s = self.fleet.stale_at_s(self.now_s);
+        Some(unseen_s.into_iter().chain(adapt_s).chain(stale_s).fold(overdue_s, f64::min))
     }
 
     /// What a request would cost on each server, and which of them it may go to. To explain a decision, ask right before
@@ -152,7 +154,8 @@ impl Dispatcher {
         if !request.is_retry {
             let output_tokens = request.expected_output(self.fleet.learned.mean_output_tokens());
             let decode_s = output_tokens * self.fleet.profile.stream_share_s(request.prompt_tokens);
-            self.fleet.learned.arrived(prefill.nominal_s, decode_s, is_long, self.now_s);
+            let (tokens, prefill_s) = (request.prompt_tokens, prefill.nominal_s);
+            self.fleet.learned.arrived(tokens, prefill_s, decode_s, is_long, self.now_s);
         }
         // Whoever waits for a lane that this arrival brings (a larger share of long work) comes first.
         self.settle();

@@ -3,6 +3,7 @@
 use super::book::{Active, Book, Entry};
 use super::calibration::{Calibration, Coefficients, Dispatched, Learning};
 use super::learned::Learned;
+use super::observation::{EngineState, Foreign, Observation};
 use super::profile::{Profile, as_f64};
 use super::request::{Request, RequestId};
 use super::server::{Admission, Obstacle, Server, ServerSpec, ServerTraits};
@@ -28,6 +29,8 @@ pub struct Fleet {
     changes: u64,
     dispatches: u64,
     calibration: Calibration,
+    /// Until when some engine's report counts.
+    observed_until_s: f64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -83,6 +86,7 @@ impl Fleet {
             up: 0,
             changes: 0,
             dispatches: 0,
+            observed_until_s: f64::NEG_INFINITY,
         };
         fleet.count_anew();
         fleet
@@ -306,6 +310,37 @@ impl Fleet {
             self.calibration.forget(server, id);
         }
         self.book.tokens(id, generated, now_s);
+    }
+
+    /// What an engine has reported last, while its server is up.
+    #[must_use]
+    pub fn observation(&self, server: usize) -> Option<&Observation> {
+        self.servers[server].observation.as_ref()
+    }
+
+    pub(super) fn observed(&mut self, server: usize, engine: EngineState, valid_for_s: f64, now_s: f64) {
+        let book = *self.book.sums(server);
+        self.servers[server].observation = Some(Observation { engine, book, at_s: now_s, valid_for_s });
+        self.observed_until_s = self.observed_until_s.max(now_s + valid_for_s);
+    }
+
+    /// Whether any engine's report counts now.
+    pub(super) fn is_observed(&self, now_s: f64) -> bool {
+        now_s < self.observed_until_s
+    }
+
+    /// When the last report stops counting, if any counts now.
+    pub(super) fn stale_at_s(&self, now_s: f64) -> Option<f64> {
+        self.is_observed(now_s).then_some(self.observed_until_s)
+    }
+
+    /// Work on a server that did not come through here.
+    pub(super) fn foreign(&self, server: usize, now_s: f64) -> Foreign {
+        // A stream is half done in the mean.
+        let mean_context_tokens = self.learned.mean_prompt_tokens() + self.learned.mean_output_tokens() / 2.0;
+        let observation = self.servers[server].observation;
+        let foreign = |seen: Observation| seen.foreign(self.kv_tokens(server), mean_context_tokens, now_s);
+        observation.map(foreign).unwrap_or_default()
     }
 
     /// Strikes a request out; also says whether its server takes requests again because of that.

@@ -109,9 +109,14 @@ impl Profile {
     /// Predicted seconds of one decode step of `streams` streams that hold `context` tokens together.
     #[must_use]
     pub fn decode_step_s(&self, streams: u64, context: u64) -> f64 {
+        self.mean_step_s(as_f64(streams), as_f64(context))
+    }
+
+    /// The same of numbers that are means.
+    pub(super) fn mean_step_s(&self, streams: f64, context: f64) -> f64 {
         self.overhead_s
-            + self.floor_s.max(self.base_s + self.per_token_s * as_f64(streams))
-            + self.per_context_token_s * as_f64(context)
+            + self.floor_s.max(self.base_s + self.per_token_s * streams)
+            + self.per_context_token_s * context
     }
 
     /// What a stream over `context` tokens adds to every decode step beside it: b + c * context.

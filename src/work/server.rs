@@ -1,5 +1,6 @@
 //! One server as the policies see it: what it can do, and whether it may be given requests.
 
+use super::observation::Observation;
 use super::prefix::PrefixCache;
 use super::profile::Profile;
 use super::request::Request;
@@ -100,6 +101,8 @@ pub(super) struct Server {
     pub(super) admission: Admission,
     pub(super) traits: ServerTraits,
     pub(super) prefixes: PrefixCache,
+    /// What the engine has reported last.
+    pub(super) observation: Option<Observation>,
     /// Tells which of equals was chosen longest ago.
     pub(super) last_dispatch: u64,
 }
@@ -111,6 +114,7 @@ impl Server {
             admission: spec.admission,
             traits: spec.traits,
             prefixes: PrefixCache::new(spec.traits.kv_tokens.unwrap_or(profile.kv_tokens)),
+            observation: None,
             last_dispatch: 0,
         }
     }
@@ -140,6 +144,7 @@ impl Server {
         if self.is_up && !is_up {
             // The engine may come back anew.
             self.prefixes.clear();
+            self.observation = None;
         }
         self.is_up = is_up;
     }

@@ -3,6 +3,7 @@
 
 use super::{Dispatcher, Settings};
 use crate::work::calibration::Learning;
+use crate::work::observation::EngineState;
 use crate::work::policy::Policy;
 use crate::work::server::{Admission, ServerSpec};
 
@@ -80,6 +81,13 @@ impl Dispatcher {
     /// forgotten. See [`Calibration`](crate::work::Calibration).
     pub fn learn(&mut self, learning: Learning) {
         self.fleet.learn(learning);
+    }
+
+    /// An engine has reported how busy it is. What it has beyond the book is added to what decisions read of it, less and less
+    /// for so many seconds. The book itself is not touched, and nothing happens at once.
+    pub fn observed(&mut self, server: usize, engine: EngineState, valid_for_s: f64, now_s: f64) {
+        self.pass(now_s);
+        self.fleet.observed(server, engine, valid_for_s, self.now_s);
     }
 
     /// Asks again for everything that is held.
