@@ -1,7 +1,7 @@
 //! Which policy, over which servers: from names and numbers to a dispatcher.
 
 use super::reference::{Groups, Reference};
-use crate::balance::{Bucket, BucketError, Buckets, GroupMismatch, RedirectTuning, Ties};
+use crate::balance::{Bucket, BucketError, Buckets, ByWork, GroupMismatch, RedirectTuning, Ties, WorkKind};
 use crate::work::{
     Dispatcher, HoldLimits, LLAMA3_8B_A100, Lanes, Learning, LeastWork, Policy, Profile, ServerSpec, ServerTraits,
     Settings,
@@ -81,6 +81,14 @@ impl Setup {
             group_threshold: 32_768,
             max_request_tokens: 131_072,
         }
+    }
+
+    /// With what a configuration says of routing by work.
+    #[must_use]
+    pub fn as_configured(self, by_work: &ByWork) -> Self {
+        let ByWork { kind, profile, long_from_tokens, hold, media: _ } = by_work;
+        let lanes = if let WorkKind::Lanes { count } = kind { *count } else { None };
+        Self { profile: *profile, lanes, long_from_tokens: *long_from_tokens, hold: *hold, ..self }
     }
 
     /// A dispatcher to which nothing has happened yet.

@@ -65,6 +65,7 @@ impl Policy for Reference {
             body_bytes: request.body_bytes.min(MOST_BYTES),
             max_tokens: request.max_tokens.map_or(DEFAULT_MAX_TOKENS, Budget::from_tokens),
             ignore_eos: request.ignore_eos,
+            work: None,
         };
         let mut tried = Tried::default();
         let is_closed = |server: &usize| !fleet.takes(*server) || !fleet.suits(*server, request);

@@ -167,6 +167,11 @@ pub(super) struct ReasonLabels {
     pub(super) reason: &'static str,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ClassLabels {
+    pub(super) class: &'static str,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct KeyLabels {
     pub(super) key: Arc<str>,

@@ -15,7 +15,7 @@ use crate::balance::{Lease, Tried};
 use crate::config::Config;
 use crate::drain::Running;
 use crate::metrics::{AttemptResult, Outcome, RetryReason};
-use crate::prompt::{Demand, Endpoint};
+use crate::prompt::{Demand, Endpoint, Estimate};
 use crate::upstream::{InForce, Server};
 
 /// One request. Dropped when it is over, whatever ended it, and the lease with it.
@@ -37,6 +37,8 @@ pub struct RequestContext {
     pub(super) request_bytes: u64,
     /// What the policy is asked with; `None` for requests that weigh nothing. Set by `admit`.
     pub(super) demand: Option<Demand>,
+    /// How long the prompt is believed to be; `None` when nobody asks. Set by `weigh`.
+    pub(super) estimate: Option<Estimate>,
     /// Where the client's real session comes back to. Set by `admit` when it was wrapped.
     pub(super) slot: Option<Slot>,
     /// The client's session while a connection to the present server is being made. Set and taken back by `connect`.
@@ -95,6 +97,7 @@ impl RequestContext {
             endpoint: Endpoint::Other,
             request_bytes: 0,
             demand: None,
+            estimate: None,
             slot: None,
             loan: None,
             lease: None,
