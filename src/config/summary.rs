@@ -112,7 +112,7 @@ fn by_work(name: &str, by_work: &ByWork) -> String {
 
 /// What tells a server from others, each with its key.
 pub(super) fn named_traits(traits: &ServerTraits) -> [(&'static str, Option<String>); 4] {
-    let ServerTraits { max_model_len, kv_tokens, speed, prefers } = traits;
+    let ServerTraits { max_model_len, kv_tokens, speed, prefers, engine_class: _ } = traits;
     let shown = |tokens: &Option<u64>| tokens.map(|tokens| tokens.to_string());
     let weight = Some(*speed).filter(|speed| speed.total_cmp(&1.0).is_ne()).map(|speed| speed.to_string());
     let prefer = prefers.map(|prefers| match prefers {

@@ -73,7 +73,14 @@ impl<'j> World<'j> {
     /// Lets everything happen; gives the times of each request.
     #[must_use]
     pub fn run(self) -> Vec<Timing> {
-        self.run_through().0
+        self.run_through().timings
+    }
+
+    /// The same, and the dispatcher with what it has learned.
+    #[must_use]
+    pub fn run_and_learn(self) -> (Vec<Timing>, Dispatcher) {
+        let ended = self.run_through();
+        (ended.timings, ended.dispatcher)
     }
 
     /// Lets everything happen, and records what the servers do in a window of time.
@@ -81,10 +88,10 @@ impl<'j> World<'j> {
     pub fn record(mut self, window: Window) -> Timeline {
         let lanes = self.dispatcher.policy().lanes().to_vec();
         self.timeline = Some(Timeline::new(window, self.engines.len(), lanes));
-        self.run_through().1.expect("it was there before")
+        self.run_through().timeline.expect("it was there before")
     }
 
-    fn run_through(mut self) -> (Vec<Timing>, Option<Timeline>) {
+    fn run_through(mut self) -> Self {
         let (mut next_job, mut next_tick_s, mut progress) = (0, TICK_S, Vec::new());
         while self.unfinished > 0 {
             let arrival_s = self.timings.get(next_job).map_or(f64::INFINITY, |timing| timing.arrival_s);
@@ -103,7 +110,7 @@ impl<'j> World<'j> {
                 self.begin_step(server, at_s);
             }
         }
-        (self.timings, self.timeline)
+        self
     }
 
     fn arrive(&mut self, index: usize) {
