@@ -153,7 +153,8 @@ impl Sample {
             return (count > 0).then(|| sum / as_f64(count as u64));
         };
         // The same place as in a summary, counted from the largest.
-        let mut above = count - 1 - (count * percent / 100).min(count.checked_sub(1)?);
+        let last = count.checked_sub(1)?;
+        let mut above = last - (count * percent / 100).min(last);
         for (value, block) in &self.values {
             if above < weights[*block] {
                 return Some(*value);
@@ -217,6 +218,10 @@ mod tests {
         assert!((changed(Figure::TtftMean).after - mean(|summary| summary.ttft.mean)).abs() < 1e-9);
         assert!((changed(Figure::LatencyMean).after - mean(|summary| summary.latency.mean)).abs() < 1e-9);
         assert!(changed(Figure::ShortTtftP50).after < changed(Figure::ShortTtftP99).after);
+        let no_long = Traffic::recorded("short".into(), vec![Job::new(0.0, 10, 1), Job::new(1.0, 10, 1)], true);
+        let no_long = Study::of(study.plan.clone(), &no_long, &()).unwrap();
+        assert_eq!(change(&no_long, 0, [0, 1], Figure::LongTtftP99), None);
+        assert_eq!(change(&no_long, 0, [0, 1], Figure::LongTtftMean), None);
         // With one run the percentiles are those of its summary too.
         let one = study_of(&["least_work", "lanes"], vec![1]);
         let p99 = change(&one, 0, [0, 1], Figure::ShortTtftP99).unwrap().after;

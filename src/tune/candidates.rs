@@ -80,7 +80,7 @@ impl Pins {
         match self {
             Self::Lanes { lanes, long_from_tokens } => {
                 let (lanes, from) = (lanes.map(|n| n.to_string()), long_from_tokens.map(|n| n.to_string()));
-                format!("lanes (lanes {}, long from {} tokens)", or_auto(lanes), or_auto(from))
+                format!("lanes (lanes: {}, long_from_tokens: {})", or_auto(lanes), or_auto(from))
             }
             Self::LeastWork => "least_work".to_owned(),
             Self::Plain => "reference_plain".to_owned(),
