@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::outcome::{LONG_FROM_TOKENS, Timing};
 use super::slo::Slo;
-use super::study::{Run, Study};
+use super::study::Study;
 use super::traffic::{Job, as_f64};
 
 /// What is compared.
@@ -43,15 +43,13 @@ impl Figure {
         }
     }
 
-    /// The figure of some values, which are reordered. `None` when there is none.
-    fn of(self, values: &mut [f64]) -> Option<f64> {
-        let percent = match self {
-            Self::ShortTtftP50 => 50,
-            Self::ShortTtftP99 | Self::LongTtftP99 => 99,
-            _ => return (!values.is_empty()).then(|| values.iter().sum::<f64>() / as_f64(values.len() as u64)),
-        };
-        let place = (values.len() * percent / 100).min(values.len().checked_sub(1)?);
-        Some(*values.select_nth_unstable_by(place, f64::total_cmp).1)
+    /// The percentile that it is; `None` is a mean.
+    fn percent(self) -> Option<usize> {
+        match self {
+            Self::ShortTtftP50 => Some(50),
+            Self::ShortTtftP99 | Self::LongTtftP99 => Some(99),
+            _ => None,
+        }
     }
 }
 
@@ -90,47 +88,81 @@ const BLOCKS: usize = 24;
 /// Draws of the bootstrap.
 const DRAWS: usize = 300;
 
-/// One block: the values of a figure before and after.
-type Block = [Vec<f64>; 2];
-
 /// The change of a figure from one contender to another at a load. `None` when no request has the figure.
 #[must_use]
 pub fn change(study: &Study, load: usize, [before, after]: [usize; 2], figure: Figure) -> Option<Change> {
-    let runs = study.runs(load, before).iter().zip(study.runs(load, after)).zip(&study.jobs);
-    let blocks: Vec<Block> =
-        runs.flat_map(|((before, after), jobs)| blocks(study, jobs, [before, after], figure)).collect();
-    let mut scratch = [Vec::new(), Vec::new()];
-    let mut figures = |chosen: &mut dyn Iterator<Item = &Block>| {
-        scratch.iter_mut().for_each(Vec::clear);
-        for block in chosen {
-            scratch.iter_mut().zip(block).for_each(|(all, values)| all.extend_from_slice(values));
-        }
-        let [before, after] = scratch.each_mut().map(|values| figure.of(values));
-        Some((before?, after?)).filter(|(before, _)| *before > 0.0)
-    };
-    let (before, after) = figures(&mut blocks.iter())?;
-    let mut random = StdRng::seed_from_u64(1);
+    let sample = |contender| Sample::of(study, load, contender, figure);
+    let (before, after) = (sample(before), sample(after));
+    let all = vec![1; before.blocks];
+    let value = |sample: &Sample, weights: &[usize]| sample.figure(figure, weights);
+    let (before_all, after_all) = (value(&before, &all)?, value(&after, &all)?);
+    let (mut random, mut weights) = (StdRng::seed_from_u64(1), all);
     let mut shares = Vec::with_capacity(DRAWS);
     for _ in 0..DRAWS {
-        let mut chosen = (0..blocks.len()).map(|_| &blocks[random.random_range(0..blocks.len())]);
-        shares.extend(figures(&mut chosen).map(|(before, after)| after / before - 1.0));
+        weights.fill(0);
+        (0..before.blocks).for_each(|_| weights[random.random_range(0..before.blocks)] += 1);
+        let drawn = value(&before, &weights).zip(value(&after, &weights)).filter(|(before, _)| *before > 0.0);
+        shares.extend(drawn.map(|(before, after)| after / before - 1.0));
     }
     shares.sort_by(f64::total_cmp);
     let at = |percent: usize| shares.get(shares.len() * percent / 100).copied().unwrap_or_default();
-    Some(Change { before, after, share: after / before - 1.0, low: at(5), high: at(95) })
+    let share = if before_all > 0.0 { after_all / before_all - 1.0 } else { 0.0 };
+    Some(Change { before: before_all, after: after_all, share, low: at(5), high: at(95) })
 }
 
-fn blocks(study: &Study, jobs: &[Job], runs: [&Run; 2], figure: Figure) -> Vec<Block> {
-    let (first_s, last_s) = (jobs[0].arrival_s, jobs[jobs.len() - 1].arrival_s);
-    let mut blocks = vec![[Vec::new(), Vec::new()]; BLOCKS];
-    for (index, job) in jobs.iter().enumerate() {
-        let place = (job.arrival_s - first_s) / (last_s - first_s).max(1e-9) * as_f64(BLOCKS as u64);
-        let block = &mut blocks[whole(place).min(BLOCKS - 1)];
-        for (values, run) in block.iter_mut().zip(runs) {
-            values.extend(figure.value(job, &run.timings[index], &study.plan.slo, study));
+/// The values of a figure in all runs of a contender.
+#[derive(Debug)]
+struct Sample {
+    /// Blocks of all runs.
+    blocks: usize,
+    /// Values with their blocks, the largest first: high percentiles are found after a few steps.
+    values: Vec<(f64, usize)>,
+    /// How many values each block has, and their sum.
+    sums: Vec<(usize, f64)>,
+}
+
+impl Sample {
+    fn of(study: &Study, load: usize, contender: usize, figure: Figure) -> Self {
+        let runs = study.runs(load, contender);
+        let mut values = Vec::new();
+        for (number, (run, jobs)) in runs.iter().zip(&study.jobs).enumerate() {
+            let (first_s, last_s) = (jobs[0].arrival_s, jobs[jobs.len() - 1].arrival_s);
+            for (job, timing) in jobs.iter().zip(&run.timings) {
+                let place = (job.arrival_s - first_s) / (last_s - first_s).max(1e-9) * as_f64(BLOCKS as u64);
+                let block = number * BLOCKS + whole(place).min(BLOCKS - 1);
+                values.extend(figure.value(job, timing, &study.plan.slo, study).map(|value| (value, block)));
+            }
         }
+        let blocks = runs.len() * BLOCKS;
+        let mut sums = vec![(0, 0.0); blocks];
+        for (value, block) in &values {
+            sums[*block].0 += 1;
+            sums[*block].1 += value;
+        }
+        if figure.percent().is_some() {
+            values.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+        }
+        Self { blocks, values, sums }
     }
-    blocks
+
+    /// The figure when each block is there so many times. `None` when no value is.
+    fn figure(&self, figure: Figure, weights: &[usize]) -> Option<f64> {
+        let count: usize = self.sums.iter().zip(weights).map(|((count, _), weight)| count * weight).sum();
+        let Some(percent) = figure.percent() else {
+            let sum: f64 = self.sums.iter().zip(weights).map(|((_, sum), weight)| sum * as_f64(*weight as u64)).sum();
+            return (count > 0).then(|| sum / as_f64(count as u64));
+        };
+        // The same place as in a summary, counted from the largest.
+        let last = count.checked_sub(1)?;
+        let mut above = last - (count * percent / 100).min(last);
+        for (value, block) in &self.values {
+            if above < weights[*block] {
+                return Some(*value);
+            }
+            above -= weights[*block];
+        }
+        None
+    }
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 24")]
@@ -145,13 +177,17 @@ mod tests {
     use crate::work::LLAMA3_8B_A100;
 
     fn study(names: &[&str]) -> Study {
+        study_of(names, vec![1, 2])
+    }
+
+    fn study_of(names: &[&str], seeds: Vec<u64>) -> Study {
         let contender = |name: &&str| Contender::named(name, 4, LLAMA3_8B_A100).unwrap();
         let plan = Plan {
             servers: 4,
             profile: LLAMA3_8B_A100,
             contenders: names.iter().map(contender).collect(),
             loads: vec![Load::Share(0.8)],
-            seeds: vec![1, 2],
+            seeds,
             slo: Slo::of(&LLAMA3_8B_A100),
             threads: cores(),
             most_requests: None,
@@ -182,5 +218,13 @@ mod tests {
         assert!((changed(Figure::TtftMean).after - mean(|summary| summary.ttft.mean)).abs() < 1e-9);
         assert!((changed(Figure::LatencyMean).after - mean(|summary| summary.latency.mean)).abs() < 1e-9);
         assert!(changed(Figure::ShortTtftP50).after < changed(Figure::ShortTtftP99).after);
+        let no_long = Traffic::recorded("short".into(), vec![Job::new(0.0, 10, 1), Job::new(1.0, 10, 1)], true);
+        let no_long = Study::of(study.plan.clone(), &no_long, &()).unwrap();
+        assert_eq!(change(&no_long, 0, [0, 1], Figure::LongTtftP99), None);
+        assert_eq!(change(&no_long, 0, [0, 1], Figure::LongTtftMean), None);
+        // With one run the percentiles are those of its summary too.
+        let one = study_of(&["least_work", "lanes"], vec![1]);
+        let p99 = change(&one, 0, [0, 1], Figure::ShortTtftP99).unwrap().after;
+        assert_eq!(p99.to_bits(), one.runs(0, 1)[0].summary.short_ttft.p99.to_bits());
     }
 }

@@ -47,7 +47,9 @@ impl Overview {
             let heads = [study.traffic.clone(), study.plan.servers.to_string(), study.load_name(load)];
             let contenders = study.plan.contenders.iter().enumerate().filter(|(place, _)| *place != reference);
             let changes = contenders.map(|(place, contender)| {
-                let of = |(figure, _)| change(study, load, [reference, place], figure);
+                let is_shown = |figure: Figure| contender.name == CANDIDATE || COMPARED.contains(&figure);
+                let of =
+                    |(figure, _)| is_shown(figure).then(|| change(study, load, [reference, place], figure)).flatten();
                 (contender.name.clone(), FIGURES.map(of).to_vec())
             });
             self.rows.push(Row { heads, changes: changes.collect() });

@@ -38,14 +38,15 @@ impl Slo {
         self.ttft_s.max(self.prefill_factor * profile.prefill_s(job.prompt_tokens, 0))
     }
 
-    /// How far a request was from its targets: the larger of its two times, each as a share of its target. At most 1 when
-    /// it met both.
+    /// How far a request was from its targets: its time to first token as a share of its target, or its time per output
+    /// token as a share of that target if this is the larger and above 1 (who reads does not gain by faster tokens). At most
+    /// 1 when it met both.
     #[must_use]
     pub fn stretch(&self, job: &Job, timing: &Timing, profile: &Profile) -> f64 {
         let ttft = timing.ttft_s() / self.ttft_target_s(job, profile);
         match timing.tpot_s(job) {
-            Some(tpot_s) => ttft.max(tpot_s / self.tpot_s),
-            None => ttft,
+            Some(tpot_s) if tpot_s > self.tpot_s => ttft.max(tpot_s / self.tpot_s),
+            _ => ttft,
         }
     }
 }

@@ -92,6 +92,9 @@ impl Advice {
         if let Some(reference) = self.reference().filter(|reference| *reference != self.chosen) {
             self.write_changes("Against reference_bucket at its defaults", reference, output)?;
         }
+        if let Some(default) = self.place(Pins::LANES).filter(|default| *default != self.chosen) {
+            self.write_changes("Against lanes with everything learned (auto)", default, output)?;
+        }
         self.write_buckets(output)?;
         if self.is_worth_it() {
             write!(output, "\nTo be pasted into the configuration:\n\n{}", self.pins().yaml(study.plan.servers))?;

@@ -42,14 +42,14 @@ pub(super) const DEFAULT_THRESHOLD: u64 = 32_768;
 const MAX_REQUEST_TOKENS: u64 = 131_072;
 
 /// Thresholds that are tried.
-const THRESHOLDS: [u64; 5] = [2_048, 4_096, 8_192, 16_384, 32_768];
+const THRESHOLDS: [u64; 4] = [4_096, 8_192, 16_384, 32_768];
 
 /// A threshold is tried when at least this share of the requests is above it, and at most [`MOST_LONG`].
 const LEAST_LONG: f64 = 0.002;
 const MOST_LONG: f64 = 0.4;
 
-/// With more servers only so many numbers of lanes are tried.
-const MOST_LANE_COUNTS: usize = 7;
+/// With more servers not every number of lanes is tried, but so many, evenly spread.
+const MOST_LANE_COUNTS: usize = 5;
 
 impl Pins {
     /// The reference with the defaults of the example.
@@ -80,7 +80,7 @@ impl Pins {
         match self {
             Self::Lanes { lanes, long_from_tokens } => {
                 let (lanes, from) = (lanes.map(|n| n.to_string()), long_from_tokens.map(|n| n.to_string()));
-                format!("lanes (lanes {}, long from {} tokens)", or_auto(lanes), or_auto(from))
+                format!("lanes (lanes: {}, long_from_tokens: {})", or_auto(lanes), or_auto(from))
             }
             Self::LeastWork => "least_work".to_owned(),
             Self::Plain => "reference_plain".to_owned(),
@@ -151,8 +151,9 @@ pub(super) fn for_traffic(jobs: &[Job], servers: usize) -> Vec<Pins> {
     let thresholds: Vec<u64> = thresholds.collect();
     let mut all = vec![Pins::Plain, Pins::LeastWork];
     // Pins make sense only where there is something that is long.
-    let most_lanes = if thresholds.is_empty() { 0 } else { servers.saturating_sub(1).min(MOST_LANE_COUNTS) };
-    for lanes in std::iter::once(None).chain((1..=most_lanes).map(Some)) {
+    let most_lanes = if thresholds.is_empty() { 0 } else { servers.saturating_sub(1) };
+    let tried = most_lanes.min(MOST_LANE_COUNTS);
+    for lanes in std::iter::once(None).chain((1..=tried).map(|place| Some(place * most_lanes / tried))) {
         let froms = std::iter::once(None).chain(thresholds.iter().copied().map(Some));
         all.extend(froms.map(|long_from_tokens| Pins::Lanes { lanes, long_from_tokens }));
     }
@@ -196,6 +197,5 @@ mod tests {
         }
         let pins = Pins::Lanes { lanes: Some(2), long_from_tokens: None };
         assert_eq!(pins.yaml(4), "policy:\n  kind: lanes\n  lanes: 2\n  long_from_tokens: auto\n");
-        assert!(Pins::reference(1).candidate(1, LLAMA3_8B_A100).is_err());
     }
 }

@@ -28,10 +28,14 @@ pub struct Question {
 }
 
 /// The rounds of the search: how many requests are replayed, with how many seeds, and how many candidates are left.
-const ROUNDS: [(usize, u64, usize); 2] = [(2_500, 1, 12), (6_000, 2, 4)];
+const ROUNDS: [(usize, u64, usize); 2] = [(1_500, 1, 12), (6_000, 2, 4)];
 
 /// Seeds of the final comparison, far from those of the search.
 const FINAL_SEEDS: std::ops::Range<u64> = 1_000..1_003;
+
+/// What must not get worse for a gain elsewhere.
+const NOBODY_PAYS: [Figure; 5] =
+    [Figure::ShortTtftP99, Figure::LongTtftMean, Figure::LongTtftP99, Figure::TtftMean, Figure::LatencyMean];
 
 /// A gain that is smaller is not worth a pin, however sure it is.
 pub(super) const LEAST_GAIN: f64 = 0.05;
@@ -106,12 +110,17 @@ fn with_simple_ones(question: &Question, mut finalists: Vec<Candidate>) -> Resul
     Ok(finalists)
 }
 
-/// Lanes that follow the traffic, unless something is better than that by more than chance and by enough.
+/// Lanes that follow the traffic, unless something is better than that by more than chance and by enough, and nobody pays
+/// for it.
 fn choose(study: &Study, finalists: &[Candidate]) -> usize {
     let default = finalists.iter().position(|finalist| finalist.pins == Pins::LANES).expect("it is always there");
+    let is_worse = |place: usize, figure| {
+        change(study, 0, [default, place], figure).is_some_and(|change| change.is_more() && change.share >= LEAST_GAIN)
+    };
     let is_better = |place: &usize| {
         let change = change(study, 0, [default, *place], Figure::StretchMean);
         change.is_some_and(|change| change.is_less() && change.share <= -LEAST_GAIN)
+            && !NOBODY_PAYS.into_iter().any(|figure| is_worse(*place, figure))
     };
     let better: Vec<usize> = (0..finalists.len()).filter(|place| *place != default).filter(is_better).collect();
     let Some(best) = better.iter().copied().min_by(|a, b| stretch(study, *a).total_cmp(&stretch(study, *b))) else {

@@ -22,18 +22,9 @@ fn text(advice: &Advice) -> String {
 }
 
 #[test]
-fn mixed_traffic_gets_lanes_with_their_gain_and_its_interval() {
-    let advice = advise(&question(4, 0.8), &Traffic::made_up(Mix::Steady, 2_000), &()).unwrap();
-    assert!(advice.is_worth_it());
-    let text = text(&advice);
-    assert!(text.contains("\nRecommended: lanes (") && text.contains("policy:\n  kind: lanes\n"), "{text}");
-    assert!(text.contains("  short p99    ") && text.contains(" % (90 % interval -"), "{text}");
-}
-
-#[test]
 fn short_traffic_gets_nothing_pinned_and_no_lanes() {
     let jobs =
-        (0..2_000_u32).map(|number| Job::new(f64::from(number) * 0.05, 200 + u64::from(number * 7_919 % 800), 60));
+        (0..1_000_u32).map(|number| Job::new(f64::from(number) * 0.05, 200 + u64::from(number * 7_919 % 800), 60));
     let traffic = Traffic::recorded("short".into(), jobs.collect(), true);
     let advice = advise(&question(4, 0.8), &traffic, &()).unwrap();
     assert!([Pins::LANES, Pins::LeastWork].contains(&advice.pins()), "{:?}", advice.pins());
@@ -46,8 +37,8 @@ fn short_traffic_gets_nothing_pinned_and_no_lanes() {
 
 #[test]
 fn what_runs_already_is_left_alone() {
-    let present = Some(Setup { profile: LLAMA3_8B_A100, ..Setup::new("lanes", 4) });
-    let advice = advise(&Question { present, ..question(4, 0.7) }, &Traffic::made_up(Mix::Steady, 2_000), &()).unwrap();
+    let present = Some(Setup { profile: LLAMA3_8B_A100, ..Setup::new("lanes", 3) });
+    let advice = advise(&Question { present, ..question(3, 0.7) }, &Traffic::made_up(Mix::Steady, 600), &()).unwrap();
     if advice.pins() == Pins::LANES {
         let text = text(&advice);
         assert!(!advice.is_worth_it());
@@ -59,15 +50,8 @@ fn what_runs_already_is_left_alone() {
 }
 
 #[test]
-fn idle_servers_gain_nothing() {
-    let advice = advise(&question(4, 0.02), &Traffic::made_up(Mix::Steady, 1_000), &()).unwrap();
-    let text = text(&advice);
-    assert!(text.contains("The servers are mostly idle"), "{text}");
-}
-
-#[test]
 fn the_same_question_has_the_same_answer() {
-    let traffic = Traffic::made_up(Mix::Burst, 800);
-    let answer = |threads| text(&advise(&Question { threads, ..question(3, 0.8) }, &traffic, &()).unwrap());
+    let traffic = Traffic::made_up(Mix::Burst, 400);
+    let answer = |threads| text(&advise(&Question { threads, ..question(2, 0.8) }, &traffic, &()).unwrap());
     assert_eq!(answer(1), answer(3));
 }

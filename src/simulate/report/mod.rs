@@ -35,7 +35,7 @@ pub fn html(study: &Study, command: &str) -> String {
     page.curves();
     page.timelines();
     page.distributions();
-    page.add("<h2>All figures</h2>\n<p class=\"soft\">The least of each load is bold. TTFT: time to first token; TPOT: time per output token after the first.</p>\n");
+    page.add("<h2>All figures</h2>\n<p class=\"soft\">The best of each load is bold. TTFT: time to first token; TPOT: time per output token after the first.</p>\n");
     page.text.push_str(&tabular::table(study));
     page.text.push_str(&facts::facts(study, command));
     page.add("</body>\n</html>\n");

@@ -70,7 +70,13 @@ fn linear_ticks(from: f64, to: f64) -> Vec<f64> {
 
 /// A time with its unit, three digits.
 pub(super) fn time(seconds: f64) -> String {
-    if seconds < 0.0995 { format!("{} ms", digits(1e3 * seconds, 2)) } else { format!("{} s", digits(seconds, 3)) }
+    if seconds <= 0.0 {
+        "0".to_owned()
+    } else if seconds < 0.9995 {
+        format!("{} ms", digits(1e3 * seconds, 3))
+    } else {
+        format!("{} s", digits(seconds, 3))
+    }
 }
 
 /// So many significant digits, without zeros at the end of a fraction.
