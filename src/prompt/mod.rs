@@ -11,6 +11,8 @@ mod content;
 mod demand;
 mod endpoint;
 mod estimate;
+#[cfg(feature = "exact-tokens")]
+mod exact;
 mod measure;
 mod text;
 mod usage;
@@ -19,6 +21,8 @@ pub use content::{Content, MAX_MODEL_BYTES, MAX_PREFIX_BLOCKS, PREFIX_BLOCK_BYTE
 pub use demand::{Budget, DEFAULT_MAX_TOKENS, Demand, MAX_BUDGET_TOKENS, Work};
 pub use endpoint::Endpoint;
 pub use estimate::{Estimate, Learned, LengthError, MAX_MODELS, MediaCosts, PromptClass, TokenEstimator};
+#[cfg(feature = "exact-tokens")]
+pub use exact::{ExactCounter, MAX_IN_PLACE_BYTES, TokenizerError};
 pub use measure::measure;
 pub use text::{FEATURES, Feature, TextCounts};
 pub use usage::{Usage, usage};

@@ -20,7 +20,7 @@ pub(in crate::prompt) struct Facts {
     pub(super) is_streamed: bool,
     pub(super) ignore_eos: bool,
     pub(super) min_tokens: Option<u64>,
-    pub(super) truncate_prompt_tokens: Option<u64>,
+    pub(in crate::prompt) truncate_prompt_tokens: Option<u64>,
     /// Messages, and calls of tools within them.
     pub(in crate::prompt) messages: u64,
     /// Prompts in a list of them.
@@ -28,8 +28,8 @@ pub(in crate::prompt) struct Facts {
     pub(super) queries: u64,
     pub(super) documents: u64,
     /// Size of embedded tokens.
-    pub(super) embeddings_bytes: u64,
-    pub(super) has_tools: bool,
+    pub(in crate::prompt) embeddings_bytes: u64,
+    pub(in crate::prompt) has_tools: bool,
     cache_salt: u64,
     max_tokens: Option<u64>,
     max_completion_tokens: Option<u64>,
@@ -86,13 +86,13 @@ impl Facts {
     }
 
     /// How many prompts there are.
-    pub(super) fn prompts(&self) -> u64 {
+    pub(in crate::prompt) fn prompts(&self) -> u64 {
         self.sequences.max(1)
     }
 
     /// How often the query of a request is part of a prompt: with each document, unless there are several queries,
     /// which go with one document each.
-    pub(super) fn query_times(&self) -> u64 {
+    pub(in crate::prompt) fn query_times(&self) -> u64 {
         if self.queries > 1 { 1 } else { self.documents.max(self.sequences).max(1) }
     }
 

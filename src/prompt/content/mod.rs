@@ -25,9 +25,16 @@ mod string;
 
 use std::sync::Arc;
 
+#[cfg(feature = "exact-tokens")]
+pub(super) use facts::Facts;
 pub use facts::MAX_MODEL_BYTES;
 pub use prefix::{MAX_PREFIX_BLOCKS, PREFIX_BLOCK_BYTES};
-use sink::{Sink, Tally};
+#[cfg(feature = "exact-tokens")]
+pub(super) use reader::read;
+#[cfg(feature = "exact-tokens")]
+pub(super) use sink::Medium;
+pub(super) use sink::Sink;
+use sink::Tally;
 
 use super::text::TextCounts;
 use super::{Endpoint, MAX_BUDGET_TOKENS};

@@ -21,14 +21,21 @@ impl Default for MediaCosts {
 }
 
 /// Tokens that a chat template puts around a message, with the name of its role: Qwen's and Llama 3's have five.
-pub(super) const MESSAGE_TOKENS: u64 = 5;
+const MESSAGE_TOKENS: u64 = 5;
 
 /// Tokens that a chat template puts around all messages: the beginning of the text and of the answer.
-pub(super) const CONVERSATION_TOKENS: u64 = 4;
+const CONVERSATION_TOKENS: u64 = 4;
 
 /// Tokens of the instructions that a chat template adds when there are tools; between 60 and 150 in those of Qwen, Hermes
 /// and Llama.
-pub(super) const TOOLS_TOKENS: u64 = 90;
+const TOOLS_TOKENS: u64 = 90;
 
 /// Bytes of one embedded token: 4,096 numbers of two bytes, as 8B models have.
-pub(super) const EMBEDDING_BYTES: u64 = 8_192;
+pub(in crate::prompt) const EMBEDDING_BYTES: u64 = 8_192;
+
+/// Tokens that a chat template adds to so many messages of so many prompts.
+pub(in crate::prompt) fn template_tokens(messages: u64, prompts: u64, has_tools: bool) -> u64 {
+    let around_all = if messages > 0 { CONVERSATION_TOKENS.saturating_mul(prompts) } else { 0 };
+    let for_tools = if has_tools { TOOLS_TOKENS } else { 0 };
+    messages.saturating_mul(MESSAGE_TOKENS).saturating_add(around_all).saturating_add(for_tools)
+}

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::correction::Correction;
-use super::costs::{CONVERSATION_TOKENS, EMBEDDING_BYTES, MESSAGE_TOKENS, MediaCosts, TOOLS_TOKENS};
+use super::costs::{EMBEDDING_BYTES, MediaCosts, template_tokens};
 use super::errors::LengthError;
 use super::estimate::{Estimate, PromptClass};
 use super::ratios;
@@ -75,18 +75,11 @@ impl TokenEstimator {
         ];
         let media_tokens =
             media_tokens.iter().fold(0_u64, |sum, (count, cost)| sum.saturating_add(count.saturating_mul(*cost)));
-        let mut template_tokens = content.messages.saturating_mul(MESSAGE_TOKENS);
-        if content.messages > 0 {
-            template_tokens = template_tokens.saturating_add(CONVERSATION_TOKENS.saturating_mul(content.prompts));
-        }
-        if content.has_tools {
-            template_tokens = template_tokens.saturating_add(TOOLS_TOKENS);
-        }
         let mut estimate = Estimate {
             model: content.model.clone(),
             class,
             text: ratios::tokens(&content.text),
-            template_tokens,
+            template_tokens: template_tokens(content.messages, content.prompts, content.has_tools),
             exact_tokens: content.token_ids,
             media_tokens: media_tokens.saturating_add(content.embeddings_bytes.div_ceil(EMBEDDING_BYTES)),
             is_truncated: false,

@@ -9,6 +9,8 @@ mod estimator;
 mod ratios;
 
 pub use costs::MediaCosts;
+#[cfg(feature = "exact-tokens")]
+pub(super) use costs::{EMBEDDING_BYTES, template_tokens};
 pub use errors::LengthError;
 pub use estimate::{Estimate, PromptClass};
 pub use estimator::{Learned, MAX_MODELS, TokenEstimator};
