@@ -3,11 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use pingora::proxy::http_proxy;
 use pingora::server::configuration::Opt;
 use pingora::server::{RunArgs, Server};
 use pingora::services::background::background_service;
-use pingora::services::listening::Service;
 
 use crate::admin::{self, Admin};
 use crate::cli::Demo;
@@ -95,12 +93,11 @@ pub fn build(config: Config, origin: Option<Origin>, upgrade: bool) -> Result<Pr
     };
     let health = Arc::new(Health::new(Arc::clone(&live)));
     let proxy = Proxy::new(Arc::clone(&live), Arc::clone(&health), Arc::clone(&drain));
-    let proxy = http_proxy(&server.configuration, proxy);
-    let mut connections = ClientConnections::new(proxy, Arc::clone(&live), Arc::clone(&drain));
+    let mut connections = ClientConnections::new(Arc::clone(&live), Arc::clone(&drain));
     if let Some(tls) = &config.tls {
         connections = connections.with_tls(tls, &config.listen);
     }
-    let mut clients = Service::new("clients".to_owned(), connections);
+    let mut clients = connections.service(&server.configuration, proxy);
     for address in &config.listen {
         clients.add_tcp(&address.to_string());
         log::info!("listening on {address}");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-pub use offline::{PolicyArgs, SimulateArgs};
+pub use offline::{ModelArgs, PolicyArgs, SimulateArgs, SimulatedTrafficArgs, TrafficArgs, TuneArgs};
 
 use crate::config::value::{ATTEMPTS, PORTS, TOKENS, parse_delay_seconds, parse_whole};
 use crate::config::{DEFAULT_GROUP_THRESHOLD, DEFAULT_MAX_REQUEST_TOKENS, Flags};
@@ -44,6 +44,8 @@ pub enum Command {
     Policy(PolicyArgs),
     /// Replay traffic against modelled engines.
     Simulate(SimulateArgs),
+    /// Recommend a policy for some traffic.
+    Tune(TuneArgs),
 }
 
 /// How a run begins.
@@ -104,6 +106,8 @@ enum Subcommands {
     Policy(PolicyArgs),
     /// Replay traffic against modelled engines and compare policies
     Simulate(SimulateArgs),
+    /// Recommend policy, lanes, threshold and groups for some traffic
+    Tune(TuneArgs),
 }
 
 #[derive(Debug, Args)]
@@ -171,6 +175,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, c
         Some(Subcommands::Healthcheck { address }) => Command::Healthcheck { address },
         Some(Subcommands::Policy(arguments)) => Command::Policy(arguments),
         Some(Subcommands::Simulate(arguments)) => Command::Simulate(arguments),
+        Some(Subcommands::Tune(arguments)) => Command::Tune(arguments),
         None => run.into_command(),
     })
 }
@@ -233,6 +238,7 @@ fn expected(accepted: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simulate::Load;
 
     fn parsed(line: &str) -> Result<Command, clap::Error> {
         parse(format!("tidegate {line}").split_whitespace().map(OsString::from))
@@ -314,7 +320,7 @@ mod tests {
             panic!("not the policy")
         };
         assert_eq!((arguments.servers, arguments.policy.as_deref()), (Some(3), Some("lanes")));
-        assert_eq!((arguments.engine.lanes, arguments.engine.profile.as_str()), (Some(1), "llama3-8b-a100"));
+        assert_eq!((arguments.engine.lanes, arguments.engine.profile), (Some(1), None));
         for line in ["policy", "policy --stdio --servers 0", "policy --stdio -c f --servers 2"] {
             assert!(parsed(line).is_err(), "{line}");
         }
@@ -324,8 +330,21 @@ mod tests {
     fn a_simulation_has_lists_of_policies_and_loads() {
         let line = "simulate --mix synthetic --policy lanes,least_work --load 0.6,0.8";
         let Command::Simulate(arguments) = parsed(line).unwrap() else { panic!("no simulation") };
-        assert_eq!((arguments.policy, arguments.load), (vec!["lanes".into(), "least_work".into()], vec![0.6, 0.8]));
-        assert!(parsed("simulate --mix synthetic --trace f").is_err());
+        assert_eq!(arguments.policy, ["lanes", "least_work"]);
+        assert_eq!(arguments.load, [Load::Share(0.6), Load::Share(0.8)]);
+        for wrong in ["--trace f", "--load 80", "--load fast", "--servers 0", "--slo ttft=2", "--traces d"] {
+            assert!(parsed(&format!("simulate --mix synthetic {wrong}")).is_err(), "{wrong}");
+        }
+        assert!(parsed("simulate --traces d --report f").is_err());
+    }
+
+    #[test]
+    fn tuning_needs_one_traffic_and_knows_its_servers_from_one_place() {
+        let Command::Tune(arguments) = parsed("tune --log - --slo ttft=1s").unwrap() else { panic!("not tuning") };
+        assert_eq!((arguments.traffic.log, arguments.load, arguments.servers), (Some("-".into()), Load::Own, None));
+        for wrong in ["", "--log a --trace b", "--log a --conf f --servers 2", "--mix synthetic --load 3"] {
+            assert!(parsed(&format!("tune {wrong}")).is_err(), "{wrong}");
+        }
     }
 
     #[test]

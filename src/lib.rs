@@ -25,8 +25,10 @@
 //!                drain  -> upstream         (how long an end may take)
 //!         config -> access, balance, prompt, tls (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
-//! main -> offline -> drive, simulate, config (commands that serve nobody)
-//!         simulate -> drive, work
+//! main -> offline -> drive, simulate, tune, config (commands that serve nobody)
+//!         tune   -> simulate, drive, balance (only to build its types)
+//!         simulate -> drive, work, access_log
+//!         access_log: small crates; the record of one request, for whoever writes or reads it
 //!         drive  -> work, balance, prompt   (the policies under one driver)
 //!         work: std and small crates only, like balance
 //!         tls: Pingora, rustls and files; nothing above it
@@ -57,6 +59,9 @@
 //! | what a reload changes, and what needs a restart | `src/config/difference/`, `src/reload/` |
 //! | where servers are found | `src/discovery/` |
 //! | who waits, and who is next | `src/queue/` |
+//! | a line of the access log | `src/access_log/record.rs` |
+//! | the engine model, its tables, its report | `src/simulate/engine.rs`, `src/simulate/table.rs`, `src/simulate/report/` |
+//! | what `tidegate tune` tries and recommends | `src/tune/candidates.rs`, `src/tune/search.rs` |
 //! | which servers there are, and how they stand | `src/upstream/` |
 //! | a metric | `src/metrics/` |
 //! | TLS, certificates | `src/tls/` |
@@ -64,6 +69,7 @@
 //! | how the process ends, signals, upgrades | `src/drain/` |
 
 pub mod access;
+pub mod access_log;
 pub mod admin;
 pub mod app;
 pub mod balance;
@@ -88,5 +94,6 @@ pub mod replace;
 mod settled;
 pub mod simulate;
 pub mod tls;
+pub mod tune;
 pub mod upstream;
 pub mod work;

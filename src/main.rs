@@ -35,14 +35,13 @@ fn main() -> ExitCode {
             (Some(_), Start::Replace { pid }) => replace::run(pid, env::args_os()),
         },
         Ok(Command::Demo(demo)) => run(|| app::build_demo(&demo)),
-        Ok(Command::Policy(arguments)) => match &arguments.conf {
-            None => ended(offline::policy(&arguments, None)),
-            Some(file) => match load(Some(file), &Flags::default()) {
-                Some(config) => ended(offline::policy(&arguments, Some(&config))),
-                None => EXIT_USAGE.into(),
-            },
-        },
+        Ok(Command::Policy(arguments)) => {
+            with_config(arguments.conf.as_deref(), |config| offline::policy(&arguments, config))
+        }
         Ok(Command::Simulate(arguments)) => ended(offline::simulate(&arguments)),
+        Ok(Command::Tune(arguments)) => {
+            with_config(arguments.conf.as_deref(), |config| offline::tune(&arguments, config))
+        }
         Ok(Command::Healthcheck { address }) => healthcheck::run(&address, HEALTHCHECK_WITHIN),
         Err(error) => {
             // Nobody is left to tell when the output is closed.
@@ -72,6 +71,12 @@ fn run(build: impl FnOnce() -> Result<app::Program, StartError>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs a command that serves nobody, with the configuration if a file is named.
+fn with_config(file: Option<&Path>, command: impl FnOnce(Option<&Config>) -> Result<(), offline::Failure>) -> ExitCode {
+    let Some(file) = file else { return ended(command(None)) };
+    load(Some(file), &Flags::default()).map_or(EXIT_USAGE.into(), |config| ended(command(Some(&config))))
 }
 
 /// The exit code of a command that serves nobody.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::allowed::AccessStatus;
-use crate::balance::{Bucket, Neighbours, Policy, RedirectTuning, Ties};
+use crate::balance::{Bucket, ByWork, Neighbours, Policy, RedirectTuning, Ties, WorkKind};
 use crate::config::{Config, Health, QueueLimits, Retry, Shutdown, Timeouts, TlsListen};
 use crate::tls::Listener;
 
@@ -17,6 +17,22 @@ pub(super) struct PolicyStatus {
     name: &'static str,
     tuning: Option<TuningStatus>,
     pub(super) buckets: Vec<BucketStatus>,
+    /// Null unless the policy is one by work.
+    by_work: Option<ByWorkStatus>,
+}
+
+/// How requests are routed by work, as configured. Null is learned; what was learned stands in `work`.
+#[derive(Debug, Serialize)]
+struct ByWorkStatus {
+    lanes: Option<usize>,
+    long_from_tokens: Option<u64>,
+    max_hold_seconds: f64,
+    engine_profile: &'static str,
+    max_num_batched_tokens: u64,
+    kv_cache_tokens: u64,
+    image_tokens: u64,
+    audio_tokens: u64,
+    video_tokens: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -120,11 +136,29 @@ pub(super) fn ties_name(ties: Ties) -> &'static str {
 impl PolicyStatus {
     pub(super) fn of(policy: &Policy) -> Self {
         let (tuning, ranges) = match policy {
-            Policy::ReferencePlain => (None, &[][..]),
+            Policy::ReferencePlain | Policy::ByWork(_) => (None, &[][..]),
             Policy::ReferenceBucket(buckets) => (Some(TuningStatus::of(buckets.tuning())), buckets.ranges()),
         };
+        let by_work = if let Policy::ByWork(by_work) = policy { Some(ByWorkStatus::of(by_work)) } else { None };
         let bucket = |range: &Bucket| BucketStatus { from_tokens: range.from, to_tokens: range.to };
-        Self { name: policy.name(), tuning, buckets: ranges.iter().map(bucket).collect() }
+        Self { name: policy.name(), tuning, buckets: ranges.iter().map(bucket).collect(), by_work }
+    }
+}
+
+impl ByWorkStatus {
+    fn of(by_work: &ByWork) -> Self {
+        let ByWork { kind, profile, long_from_tokens, hold, media } = by_work;
+        Self {
+            lanes: if let WorkKind::Lanes { count } = kind { *count } else { None },
+            long_from_tokens: *long_from_tokens,
+            max_hold_seconds: hold.max_wait_s,
+            engine_profile: profile.name,
+            max_num_batched_tokens: profile.budget_tokens,
+            kv_cache_tokens: profile.kv_tokens,
+            image_tokens: media.image_tokens,
+            audio_tokens: media.audio_tokens,
+            video_tokens: media.video_tokens,
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod configured;
 mod status;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use super::configured::{ConfigStatus, PolicyStatus, ties_name};
+use super::work::WorkStatus;
 use crate::metrics::{Outcome, Totals};
 use crate::reload::Reloader;
 use crate::upstream::{Moment, Server, Verdict};
@@ -35,6 +36,8 @@ struct Status<'a> {
     groups: Vec<GroupStatus<'a>>,
     /// Servers that are in no group any more, while requests run on them.
     leaving: Vec<ServerStatus<'a>>,
+    /// What the policy by work knows; null when the policy is another one.
+    work: Option<WorkStatus<'a>>,
     totals: TotalsStatus,
     config: ConfigStatus,
 }
@@ -142,6 +145,7 @@ pub(super) fn json(reloader: &Reloader) -> Vec<u8> {
         groups,
         leaving: leaving.filter(|server| server.in_flight > 0).collect(),
         policy,
+        work: WorkStatus::of(&moment),
         totals: TotalsStatus::of(&live.metrics().totals()),
         config: ConfigStatus::of(&in_force.config),
     };

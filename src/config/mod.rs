@@ -28,6 +28,7 @@ mod settings;
 mod shutdown;
 mod summary;
 mod tls;
+mod traits;
 pub(crate) mod value;
 mod yaml;
 
@@ -41,6 +42,7 @@ use http::{HeaderName, HeaderValue};
 use crate::access::Rules;
 use crate::balance::{Policy, Ties};
 use crate::tls::Watched;
+use crate::work::ServerTraits;
 
 pub use difference::{Difference, difference};
 pub use discover::{Discover, Source};
@@ -172,6 +174,8 @@ pub struct Server {
     pub is_drained: bool,
     /// How much it is given at once.
     pub limits: ServerLimits,
+    /// What tells it from other servers, for the policies by work.
+    pub traits: ServerTraits,
     /// How it is reached over TLS; `None` is plain HTTP.
     pub tls: Option<ServerTls>,
 }
@@ -215,10 +219,10 @@ impl Config {
 impl Server {
     /// A server of which only the address is known; its name is the address.
     #[must_use]
-    pub fn at(address: SocketAddr, limits: ServerLimits, tls: Option<ServerTls>) -> Self {
+    pub fn at(address: SocketAddr, limits: ServerLimits, traits: ServerTraits, tls: Option<ServerTls>) -> Self {
         let (host, port) = (address.ip().to_string(), address.port());
         let name = address::authority(&host, port);
-        Self { name, host, port, authorization: None, is_drained: false, limits, tls }
+        Self { name, host, port, authorization: None, is_drained: false, limits, traits, tls }
     }
 
     /// `host:port` as it stands in a `Host` header, IPv6 literals in brackets.

@@ -7,7 +7,9 @@ use bytesize::ByteSize;
 
 use super::access::AccessSummary;
 use super::{Config, Group, Health, QueueLimits, ServerTls, Timeouts, TlsListen};
-use crate::balance::{Neighbours, Policy, Ties};
+use crate::balance::{ByWork, Neighbours, Policy, Ties, WorkKind};
+use crate::prompt::MediaCosts;
+use crate::work::{Prefers, ServerTraits};
 
 /// Shows a configuration in words. No key's text is in it.
 #[derive(Debug)]
@@ -72,6 +74,7 @@ pub(super) fn policy(config: &Config) -> String {
     let name = config.policy.name();
     match &config.policy {
         Policy::ReferencePlain => format!("{name}, ties {ties}"),
+        Policy::ByWork(by_work) => self::by_work(name, by_work),
         Policy::ReferenceBucket(buckets) => {
             let tuning = buckets.tuning();
             let neighbours = match tuning.neighbours {
@@ -84,6 +87,44 @@ pub(super) fn policy(config: &Config) -> String {
             )
         }
     }
+}
+
+fn by_work(name: &str, by_work: &ByWork) -> String {
+    let ByWork { kind, profile, long_from_tokens, hold, media } = by_work;
+    let MediaCosts { image_tokens, audio_tokens, video_tokens } = media;
+    let learned = |pin: Option<u64>| pin.map_or_else(|| "auto".to_owned(), |pin| pin.to_string());
+    let lanes = match kind {
+        WorkKind::Lanes { count } => {
+            let max_hold = humantime::format_duration(Duration::from_secs_f64(hold.max_wait_s));
+            format!(", lanes {}, max_hold {max_hold}", learned(count.map(|count| count as u64)))
+        }
+        WorkKind::LeastWork => String::new(),
+    };
+    format!(
+        "{name}{lanes}, long_from_tokens {}, engine {}, max_num_batched_tokens {}, kv_cache_tokens {}, \
+         media_tokens image {image_tokens}, audio {audio_tokens}, video {video_tokens}",
+        learned(*long_from_tokens),
+        profile.name,
+        profile.budget_tokens,
+        profile.kv_tokens
+    )
+}
+
+/// What tells a server from others, each with its key.
+pub(super) fn named_traits(traits: &ServerTraits) -> [(&'static str, Option<String>); 4] {
+    let ServerTraits { max_model_len, kv_tokens, speed, prefers, engine_class: _ } = traits;
+    let shown = |tokens: &Option<u64>| tokens.map(|tokens| tokens.to_string());
+    let weight = Some(*speed).filter(|speed| speed.total_cmp(&1.0).is_ne()).map(|speed| speed.to_string());
+    let prefer = prefers.map(|prefers| match prefers {
+        Prefers::Long => "long".to_owned(),
+        Prefers::Short => "short".to_owned(),
+    });
+    [
+        ("max_model_len", shown(max_model_len)),
+        ("kv_cache_tokens", shown(kv_tokens)),
+        ("weight", weight),
+        ("prefer", prefer),
+    ]
 }
 
 /// The prompts that a group is for.
@@ -113,6 +154,11 @@ fn group(out: &mut fmt::Formatter<'_>, group: &Group, range: &str) -> fmt::Resul
         }
         if let Some(most) = server.limits.max_active_tokens {
             write!(out, ", max_active_tokens {most}")?;
+        }
+        for (key, value) in named_traits(&server.traits) {
+            if let Some(value) = value {
+                write!(out, ", {key} {value}")?;
+            }
         }
         if let Some(tls) = &server.tls {
             write!(out, ", {}", server_tls(tls))?;

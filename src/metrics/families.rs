@@ -28,6 +28,9 @@ const SECONDS: [f64; 19] = [
 const BODY_BYTES: [f64; 10] =
     [256.0, 1_024.0, 4_096.0, 16_384.0, 65_536.0, 262_144.0, 1_048_576.0, 4_194_304.0, 16_777_216.0, 67_108_864.0];
 
+/// Upper bounds of relative errors; below zero is too low.
+const ERRORS: [f64; 13] = [-0.5, -0.25, -0.15, -0.1, -0.05, -0.02, 0.02, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0];
+
 impl Metrics {
     /// Counters at zero for these groups and servers, which the other methods know by their numbers in the
     /// [`Balancer`](crate::balance::Balancer). Other numbers are not counted.
@@ -98,6 +101,18 @@ impl Metrics {
                 "tidegate_timeouts",
                 "Requests and attempts that a time limit ended, by the limit's key in the configuration",
                 Family::default(),
+            ),
+            decisions: registered(
+                &mut registry,
+                "tidegate_decisions",
+                "Servers chosen, by why the policy chose them; a request has one choice or, with retries, more",
+                Family::default(),
+            ),
+            estimate_error: registered(
+                &mut registry,
+                "tidegate_prompt_estimate_error_ratio",
+                "By which share of the tokens that the server counted the estimate of a prompt's length was off",
+                Family::new_with_constructor((|| Histogram::new(ERRORS)) as fn() -> Histogram),
             ),
             key_requests: registered(
                 &mut registry,

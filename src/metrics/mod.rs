@@ -36,8 +36,8 @@ pub use exposition::Format;
 use families::SecondsByGroup;
 pub use health::HealthMetrics;
 use labels::{
-    AttemptLabels, CertificateLabels, KeyLabels, KeyReasonLabels, LimitLabels, ReasonLabels, RedirectLabels,
-    RequestLabels, ServerLabels, SourceLabels, status_class,
+    AttemptLabels, CertificateLabels, ClassLabels, KeyLabels, KeyReasonLabels, LimitLabels, ReasonLabels,
+    RedirectLabels, RequestLabels, ServerLabels, SourceLabels, status_class,
 };
 pub use labels::{AttemptResult, FinishedRequest, Outcome, QueueExit, RetryReason};
 use process::Process;
@@ -60,6 +60,8 @@ pub struct Metrics {
     requests_by_outcome: [Counter; Outcome::ALL.len()],
     rejections: Family<ReasonLabels, Counter>,
     timeouts: Family<LimitLabels, Counter>,
+    decisions: Family<ReasonLabels, Counter>,
+    estimate_error: Family<ClassLabels, Histogram, fn() -> Histogram>,
     /// By API key.
     key_requests: Family<KeyLabels, Counter>,
     key_prompt_tokens: Family<KeyLabels, Counter>,
@@ -137,6 +139,17 @@ impl Metrics {
         if let (Some(time), Some(seconds)) = (request.time_to_first_byte, series.time_to_first_byte.get(group)) {
             seconds.observe(time.as_secs_f64());
         }
+    }
+
+    /// Counts a request that was given to a server, by the policy's reason from a closed list: each becomes a series that
+    /// stays.
+    pub fn decided(&self, reason: &'static str) {
+        self.decisions.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    /// Notes by which share an estimated prompt length was off, by the class of endpoints.
+    pub fn estimated(&self, class: &'static str, relative: f64) {
+        self.estimate_error.get_or_create(&ClassLabels { class }).observe(relative);
     }
 
     /// Counts an error of Tidegate's own, by a reason from a closed list: each becomes a series that stays.

@@ -11,7 +11,8 @@
 
 use std::collections::VecDeque;
 
-use super::trace::as_f64;
+use super::outcome::LONG_FROM_TOKENS;
+use super::traffic::as_f64;
 use crate::work::{PrefixCache, Profile, Request};
 
 /// vLLM's default of `max_num_seqs`.
@@ -34,6 +35,19 @@ pub enum Progress {
         /// Generated in all.
         generated: u64,
     },
+}
+
+/// What an engine is busy with in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Activity {
+    /// Nothing.
+    Idle,
+    /// It generates tokens of answers that have begun.
+    Decoding,
+    /// It computes prompts, none of them long (32k tokens and more).
+    ShortPrefill,
+    /// It computes a long prompt, perhaps others beside it.
+    LongPrefill,
 }
 
 #[derive(Debug)]
@@ -209,6 +223,27 @@ impl Engine {
         self.kv_used -= freed;
     }
 
+    /// What the step that runs computes.
+    #[must_use]
+    pub fn activity(&self) -> Activity {
+        if !self.is_stepping {
+            return Activity::Idle;
+        }
+        let of = |sequence: &Sequence| match (sequence.generated, sequence.prompt_tokens >= LONG_FROM_TOKENS) {
+            (0, true) => Activity::LongPrefill,
+            (0, false) => Activity::ShortPrefill,
+            _ => Activity::Decoding,
+        };
+        self.running.iter().filter(|sequence| sequence.chunk > 0).map(of).max().unwrap_or(Activity::Idle)
+    }
+
+    /// Short requests that have not had their first token.
+    #[must_use]
+    pub fn short_waiting(&self) -> usize {
+        let waits = |sequence: &&Sequence| sequence.generated == 0 && sequence.prompt_tokens < LONG_FROM_TOKENS;
+        self.running.iter().chain(&self.waiting).filter(waits).count()
+    }
+
     /// Tokens in the KV cache that running requests need.
     #[must_use]
     pub fn kv_used(&self) -> u64 {
@@ -262,6 +297,24 @@ mod tests {
     fn a_short_prompt_behind_a_long_one_waits_for_it() {
         let times = run(&mut Engine::new(LLAMA3_8B_A100), &[(100_000, 1), (100, 1)]);
         assert!(times[1].0 > 0.95 * times[0].0);
+    }
+
+    #[test]
+    fn what_it_is_busy_with_is_known_in_each_step() {
+        let mut engine = Engine::new(LLAMA3_8B_A100);
+        let (mut seen, mut progress) = (vec![engine.activity()], Vec::new());
+        engine.submit(0, &Request::of_tokens(0, 40_000), 2);
+        engine.submit(1, &Request::of_tokens(1, 100), 2);
+        while engine.begin_step().is_some() {
+            seen.push(engine.activity());
+            assert!(engine.activity() != Activity::LongPrefill || engine.short_waiting() == 1);
+            engine.end_step(&mut progress);
+        }
+        seen.dedup();
+        assert_eq!(seen, [Activity::Idle, Activity::LongPrefill, Activity::Decoding]);
+        engine.submit(2, &Request::of_tokens(2, 100), 1);
+        engine.begin_step();
+        assert_eq!((engine.activity(), engine.short_waiting()), (Activity::ShortPrefill, 1));
     }
 
     #[test]

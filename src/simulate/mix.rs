@@ -3,7 +3,7 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::trace::{Job, exponential};
+use super::traffic::{Job, exponential};
 
 /// Traffic with known statistics.
 ///
@@ -24,10 +24,15 @@ impl Mix {
     /// The mix of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "synthetic" => Some(Self::Steady),
-            "synthetic-burst" => Some(Self::Burst),
-            _ => None,
+        [Self::Steady, Self::Burst].into_iter().find(|mix| mix.name() == name)
+    }
+
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Steady => "synthetic",
+            Self::Burst => "synthetic-burst",
         }
     }
 
@@ -39,7 +44,7 @@ impl Mix {
         let job = |_| {
             now_s += exponential(&mut random, self.rate(now_s));
             let (prompt_tokens, output_tokens) = lengths(&mut random);
-            Job { arrival_s: now_s, prompt_tokens, output_tokens, prefix: Vec::new() }
+            Job::new(now_s, prompt_tokens, output_tokens)
         };
         (0..requests).map(job).collect()
     }

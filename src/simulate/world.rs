@@ -5,8 +5,9 @@ use std::collections::BinaryHeap;
 
 use super::engine::{Engine, Progress};
 use super::outcome::Timing;
-use super::trace::Job;
-use crate::work::{Dispatcher, Outcome, Profile, Request, RequestId};
+use super::timeline::{Timeline, Window};
+use super::traffic::Job;
+use crate::work::{Dispatcher, Outcome, Profile, RequestId};
 
 /// The dispatcher is told of generated tokens once in so many.
 const TOKENS_PER_REPORT: u64 = 16;
@@ -23,6 +24,7 @@ pub struct World<'j> {
     steps: BinaryHeap<Reverse<Step>>,
     timings: Vec<Timing>,
     unfinished: usize,
+    timeline: Option<Timeline>,
 }
 
 /// The end of an engine's step.
@@ -47,25 +49,52 @@ impl Ord for Step {
 }
 
 impl<'j> World<'j> {
-    /// Idle servers in front of which so much will arrive. Every job must fit into a KV cache.
+    /// Idle servers in front of which so much will arrive, at the times of the jobs multiplied by `stretch`. Every job must
+    /// fit into a KV cache.
     #[must_use]
-    pub fn new(jobs: &'j [Job], dispatcher: Dispatcher, profile: Profile, servers: usize) -> Self {
+    pub fn new(jobs: &'j [Job], stretch: f64, dispatcher: Dispatcher, profile: Profile, servers: usize) -> Self {
+        Self::of_engines(jobs, stretch, dispatcher, &vec![profile; servers])
+    }
+
+    /// The same with engines that differ.
+    #[must_use]
+    pub fn of_engines(jobs: &'j [Job], stretch: f64, dispatcher: Dispatcher, engines: &[Profile]) -> Self {
         Self {
             jobs,
             dispatcher,
-            engines: (0..servers).map(|_| Engine::new(profile)).collect(),
+            engines: engines.iter().copied().map(Engine::new).collect(),
             steps: BinaryHeap::new(),
-            timings: jobs.iter().map(|job| Timing::new(job.arrival_s)).collect(),
+            timings: jobs.iter().map(|job| Timing::new(job.arrival_s * stretch)).collect(),
             unfinished: jobs.len(),
+            timeline: None,
         }
     }
 
     /// Lets everything happen; gives the times of each request.
     #[must_use]
-    pub fn run(mut self) -> Vec<Timing> {
+    pub fn run(self) -> Vec<Timing> {
+        self.run_through().timings
+    }
+
+    /// The same, and the dispatcher with what it has learned.
+    #[must_use]
+    pub fn run_and_learn(self) -> (Vec<Timing>, Dispatcher) {
+        let ended = self.run_through();
+        (ended.timings, ended.dispatcher)
+    }
+
+    /// Lets everything happen, and records what the servers do in a window of time.
+    #[must_use]
+    pub fn record(mut self, window: Window) -> Timeline {
+        let lanes = self.dispatcher.policy().lanes().to_vec();
+        self.timeline = Some(Timeline::new(window, self.engines.len(), lanes));
+        self.run_through().timeline.expect("it was there before")
+    }
+
+    fn run_through(mut self) -> Self {
         let (mut next_job, mut next_tick_s, mut progress) = (0, TICK_S, Vec::new());
         while self.unfinished > 0 {
-            let arrival_s = self.jobs.get(next_job).map_or(f64::INFINITY, |job| job.arrival_s);
+            let arrival_s = self.timings.get(next_job).map_or(f64::INFINITY, |timing| timing.arrival_s);
             let step_s = self.steps.peek().map_or(f64::INFINITY, |Reverse(step)| step.at_s);
             if next_tick_s <= arrival_s && next_tick_s <= step_s {
                 self.dispatcher.tick(next_tick_s);
@@ -81,13 +110,11 @@ impl<'j> World<'j> {
                 self.begin_step(server, at_s);
             }
         }
-        self.timings
+        self
     }
 
     fn arrive(&mut self, index: usize) {
-        let Job { arrival_s, prompt_tokens, .. } = self.jobs[index];
-        let request =
-            Request { prefix: self.jobs[index].prefix.clone(), ..Request::of_tokens(index as u64, prompt_tokens) };
+        let (arrival_s, request) = (self.timings[index].arrival_s, self.jobs[index].request(index as u64));
         self.dispatcher.arrive(request, arrival_s).expect("each job has a number of its own");
         self.submit(arrival_s);
     }
@@ -120,16 +147,21 @@ impl<'j> World<'j> {
                 unreachable!("all servers stay up, so nothing is rejected")
             };
             let job = usize::try_from(id.0).expect("it was a place in the list");
-            let Job { prompt_tokens, output_tokens, ref prefix, .. } = self.jobs[job];
-            let request = Request { prefix: prefix.clone(), ..Request::of_tokens(id.0, prompt_tokens) };
-            self.engines[server].submit(job, &request, output_tokens);
+            self.engines[server].submit(job, &self.jobs[job].request(id.0), self.jobs[job].output_tokens);
             self.begin_step(server, now_s);
+        }
+        if let Some(timeline) = &mut self.timeline {
+            timeline.note_balancer(now_s, self.dispatcher.held(), self.dispatcher.policy().lanes());
         }
     }
 
     fn begin_step(&mut self, server: usize, now_s: f64) {
         if let Some(step_s) = self.engines[server].begin_step() {
             self.steps.push(Reverse(Step { at_s: now_s + step_s, server }));
+        }
+        if let Some(timeline) = &mut self.timeline {
+            let engine = &self.engines[server];
+            timeline.note_server(now_s, server, engine.activity(), engine.short_waiting());
         }
     }
 }

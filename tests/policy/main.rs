@@ -1,9 +1,10 @@
-//! `tidegate policy --stdio` and `tidegate simulate`, seen from outside.
+//! `tidegate policy --stdio`, `tidegate simulate` and `tidegate tune`, seen from outside.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
 
 mod simulate;
 mod stdio;
+mod tune;
 
 use std::io::Write;
 use std::process::{Command, Stdio};

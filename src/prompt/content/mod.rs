@@ -69,6 +69,8 @@ pub struct Content {
     /// The most tokens of all answers to this request together: the limit of one times `n` and the number of prompts.
     /// At most [`MAX_BUDGET_TOKENS`]; `None` when the request names no limit and the endpoint has no default.
     pub output_tokens_limit: Option<u64>,
+    /// The most tokens of each answer; `None` as above.
+    pub answer_tokens_limit: Option<u64>,
     /// The least tokens of each answer.
     pub min_tokens: u64,
     /// Whether each answer is exactly as long as it may be.
@@ -107,6 +109,7 @@ pub fn content(endpoint: Endpoint, body: &[u8]) -> Content {
         truncate_prompt_tokens: facts.truncate_prompt_tokens,
         is_streamed: facts.is_streamed,
         output_tokens_limit: output_tokens,
+        answer_tokens_limit: facts.answer_limit(endpoint).map(|limit| limit.min(MAX_BUDGET_TOKENS)),
         min_tokens: facts.min_tokens.unwrap_or_default(),
         ignore_eos: facts.ignore_eos,
         prefix: tally.prefix(facts.world()),

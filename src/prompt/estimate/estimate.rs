@@ -79,6 +79,18 @@ impl Estimate {
         self.class
     }
 
+    /// Those of them that are counted, not estimated: token ids.
+    #[must_use]
+    pub fn exact_tokens(&self) -> u64 {
+        self.exact_tokens
+    }
+
+    /// Those of them that are a guess by the piece: images, sounds, films, embedded tokens.
+    #[must_use]
+    pub fn media_tokens(&self) -> u64 {
+        self.media_tokens
+    }
+
     /// The model that was named.
     #[must_use]
     pub fn model(&self) -> Option<&str> {

@@ -58,6 +58,11 @@ impl TokenEstimator {
         Self { media, ..Self::default() }
     }
 
+    /// Takes other costs of media from now on.
+    pub fn set_media(&mut self, media: MediaCosts) {
+        self.media = media;
+    }
+
     /// Estimates how many tokens the prompt of a request has.
     #[must_use]
     pub fn estimate(&self, endpoint: Endpoint, content: &Content) -> Estimate {

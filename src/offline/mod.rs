@@ -1,13 +1,21 @@
 //! The commands that serve nobody: the policy driven from outside, and the simulator.
 
+mod progress;
+mod simulate;
+mod tune;
+
 use std::io;
+use std::path::PathBuf;
 
 use crate::balance::Policy;
-use crate::cli::{PolicyArgs, SimulateArgs};
-use crate::config::Config;
+use crate::cli::PolicyArgs;
+use crate::config::{Config, Group};
 use crate::drive::{Driver, Event, Groups, Setup, SetupError, What, run};
-use crate::simulate::{self, SimulateError};
-use crate::work::{PROFILES, Profile};
+use crate::simulate::SimulateError;
+use crate::work::{PROFILES, Profile, ServerTraits};
+
+pub use simulate::simulate;
+pub use tune::tune;
 
 /// Servers that are driven when nothing says how many.
 const DEFAULT_SERVERS: usize = 8;
@@ -33,6 +41,17 @@ pub enum Failure {
     /// The simulation cannot be run so.
     #[error(transparent)]
     Simulate(#[from] SimulateError),
+    /// Two things that were asked for do not go together.
+    #[error("{0}")]
+    Usage(&'static str),
+    /// The report cannot be written.
+    #[error("{}: {error}", file.display())]
+    Report {
+        /// Where it was to go.
+        file: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
     /// Reading or writing has failed.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -42,7 +61,7 @@ impl Failure {
     /// Whether what was asked for was wrong.
     #[must_use]
     pub fn is_usage(&self) -> bool {
-        !matches!(self, Self::Io(_))
+        !matches!(self, Self::Io(_) | Self::Report { .. })
     }
 
     /// Whether nobody reads the output any more.
@@ -75,14 +94,22 @@ fn setup(arguments: &PolicyArgs, config: Option<&Config>) -> Result<Setup, Failu
         Some(groups) => groups.sizes.iter().sum(),
         None => arguments.servers.map_or(DEFAULT_SERVERS, usize::from),
     };
+    let mut setup = Setup::new(policy, servers);
+    if let Some(Policy::ByWork(by_work)) = config.map(|config| &config.policy) {
+        setup = setup.as_configured(by_work);
+    }
     let engine = &arguments.engine;
-    Ok(Setup {
-        profile: profile(&engine.profile)?,
-        lanes: engine.lanes,
-        long_from_tokens: engine.long_from_tokens,
-        groups,
-        ..Setup::new(policy, servers)
-    })
+    if let Some(name) = &engine.profile {
+        setup.profile = profile(name)?;
+    }
+    setup.lanes = engine.lanes.or(setup.lanes);
+    setup.long_from_tokens = engine.long_from_tokens.or(setup.long_from_tokens);
+    setup.traits = config.into_iter().flat_map(|config| &config.groups).flat_map(traits).collect();
+    Ok(Setup { groups, ..setup })
+}
+
+fn traits(group: &Group) -> impl Iterator<Item = ServerTraits> {
+    group.servers.iter().map(|server| server.traits)
 }
 
 fn groups(config: &Config) -> Result<Groups, Failure> {
@@ -100,26 +127,4 @@ fn groups(config: &Config) -> Result<Groups, Failure> {
 
 fn profile(name: &str) -> Result<Profile, Failure> {
     Profile::named(name).ok_or_else(|| Failure::UnknownProfile { name: name.to_owned() })
-}
-
-/// `tidegate simulate`: replays traffic under each policy and prints a table.
-///
-/// # Errors
-/// When the trace cannot be read, there is no such policy or profile, or the output fails.
-pub fn simulate(arguments: &SimulateArgs) -> Result<(), Failure> {
-    let plan = simulate::Plan {
-        servers: arguments.servers.into(),
-        profile: profile(&arguments.profile)?,
-        belief: profile(arguments.belief.as_deref().unwrap_or(&arguments.profile))?,
-        policies: arguments.policy.clone(),
-        loads: arguments.load.clone(),
-        seed: arguments.seed,
-        requests: arguments.requests as usize,
-    };
-    let source = match (&arguments.trace, &arguments.mix) {
-        (Some(file), _) => simulate::Source::File(file.clone()),
-        (None, mix) => simulate::Source::mix(mix.as_deref().unwrap_or("synthetic"))?,
-    };
-    simulate::run(&plan, &source, &mut io::stdout().lock())?;
-    Ok(())
 }
