@@ -19,7 +19,8 @@ fn short() -> Vec<u8> {
 fn prompt(bytes: usize, is_streamed: bool) -> Vec<u8> {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let prose = format!("Number {number}. ") + &"The gate opens when the water behind it stands high enough, and closes again. ".repeat(bytes / 78 + 1);
+    let prose = format!("Number {number}. ")
+        + &"The gate opens when the water behind it stands high enough, and closes again. ".repeat(bytes / 78 + 1);
     let body = serde_json::json!({
         "model": "m", "stream": is_streamed, "messages": [{ "role": "user", "content": &prose[..bytes] }],
     });
