@@ -274,7 +274,9 @@ async fn what_cannot_be_read_in_one_way_breaks_the_answer() {
             tidegate.idle().await;
         }
         let response = H2Client::connect(tidegate.address).await.post(COMPLETIONS, b"{}").await;
-        assert_eq!((response.text().as_str(), response.end), ("ab", End::Reset), "{shown:?}");
+        assert_eq!(response.end, End::Reset, "{shown:?}");
+        // A reset may overtake what was sent before it.
+        assert!("ab".starts_with(&response.text()), "{shown:?}: {}", response.text());
         tidegate.finished(3).await;
         assert_eq!(tidegate.metric("tidegate_requests_total", &["outcome=\"upstream_broken\""]).await, 3.0);
         assert_eq!(server.connections(), 3, "the connection is not used again");
