@@ -3,7 +3,8 @@
 use super::reference::{Groups, Reference};
 use crate::balance::{Bucket, BucketError, Buckets, ByWork, GroupMismatch, RedirectTuning, Ties, WorkKind};
 use crate::work::{
-    Dispatcher, HoldLimits, LLAMA3_8B_A100, Lanes, LeastWork, Policy, Profile, ServerSpec, ServerTraits, Settings,
+    Dispatcher, HoldLimits, LLAMA3_8B_A100, Lanes, Learning, LeastWork, Policy, Profile, ServerSpec, ServerTraits,
+    Settings,
 };
 
 /// The policies by name, the default first.
@@ -26,6 +27,8 @@ pub struct Setup {
     pub long_from_tokens: Option<u64>,
     /// Bounds of what is held.
     pub hold: HoldLimits,
+    /// What is learned of the seconds that servers take.
+    pub learning: Learning,
     /// The groups of a configuration, for the policies of the example.
     pub groups: Option<Groups>,
     /// Where the long group begins when there is no configuration, in tokens.
@@ -73,6 +76,7 @@ impl Setup {
             lanes: None,
             long_from_tokens: None,
             hold: HoldLimits::default(),
+            learning: Learning { coefficients: true, speeds: false },
             groups: None,
             group_threshold: 32_768,
             max_request_tokens: 131_072,
@@ -96,7 +100,9 @@ impl Setup {
         let settings = Settings { profile: self.profile, hold: self.hold, long_from_tokens: self.long_from_tokens };
         let traits = self.traits.into_iter().chain(std::iter::repeat(ServerTraits::default())).take(self.servers);
         let servers: Vec<ServerSpec> = traits.map(|traits| ServerSpec { traits, ..ServerSpec::default() }).collect();
-        Ok(Dispatcher::of_servers(&servers, settings, policy))
+        let mut dispatcher = Dispatcher::of_servers(&servers, settings, policy);
+        dispatcher.learn(self.learning);
+        Ok(dispatcher)
     }
 
     fn policy(&self) -> Result<Box<dyn Policy>, SetupError> {

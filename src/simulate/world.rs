@@ -76,6 +76,13 @@ impl<'j> World<'j> {
         self.run_through().0
     }
 
+    /// The same, and the dispatcher with what it has learned.
+    #[must_use]
+    pub fn run_to_end(self) -> (Vec<Timing>, Dispatcher) {
+        let (timings, _, dispatcher) = self.run_through();
+        (timings, dispatcher)
+    }
+
     /// Lets everything happen, and records what the servers do in a window of time.
     #[must_use]
     pub fn record(mut self, window: Window) -> Timeline {
@@ -84,7 +91,7 @@ impl<'j> World<'j> {
         self.run_through().1.expect("it was there before")
     }
 
-    fn run_through(mut self) -> (Vec<Timing>, Option<Timeline>) {
+    fn run_through(mut self) -> (Vec<Timing>, Option<Timeline>, Dispatcher) {
         let (mut next_job, mut next_tick_s, mut progress) = (0, TICK_S, Vec::new());
         while self.unfinished > 0 {
             let arrival_s = self.timings.get(next_job).map_or(f64::INFINITY, |timing| timing.arrival_s);
@@ -103,7 +110,7 @@ impl<'j> World<'j> {
                 self.begin_step(server, at_s);
             }
         }
-        (self.timings, self.timeline)
+        (self.timings, self.timeline, self.dispatcher)
     }
 
     fn arrive(&mut self, index: usize) {

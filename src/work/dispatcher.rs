@@ -118,7 +118,9 @@ impl Dispatcher {
         let overdue_s = self.hold.oldest()?.since_s + self.limits.max_wait_s;
         let unseen_s = self.unseen.peek().map(|Reverse((due, _))| due.0);
         let adapt_s = self.hold.turn_since_s().and_then(|since_s| self.policy.next_change_s(since_s));
-        Some(unseen_s.into_iter().chain(adapt_s).fold(overdue_s, f64::min))
+        // A cache that others had filled may count as free again.
+        let stale_s = self.fleet.stale_at_s(self.now_s);
+        Some(unseen_s.into_iter().chain(adapt_s).chain(stale_s).fold(overdue_s, f64::min))
     }
 
     /// What a request would cost on each server, and which of them it may go to. To explain a decision, ask right before
@@ -152,7 +154,8 @@ impl Dispatcher {
         if !request.is_retry {
             let output_tokens = request.expected_output(self.fleet.learned.mean_output_tokens());
             let decode_s = output_tokens * self.fleet.profile.stream_share_s(request.prompt_tokens);
-            self.fleet.learned.arrived(prefill.nominal_s, decode_s, is_long, self.now_s);
+            let (tokens, prefill_s) = (request.prompt_tokens, prefill.nominal_s);
+            self.fleet.learned.arrived(tokens, prefill_s, decode_s, is_long, self.now_s);
         }
         // Whoever waits for a lane that this arrival brings (a larger share of long work) comes first.
         self.settle();
@@ -173,14 +176,14 @@ impl Dispatcher {
     /// A request's first token has been seen. Ignored when it is not active.
     pub fn first_token(&mut self, id: RequestId, now_s: f64) {
         self.pass(now_s);
-        self.fleet.book.first_token(id, self.now_s);
+        self.fleet.first_token(id, self.now_s);
         self.settle();
     }
 
     /// A request has generated so many tokens in all. Ignored when it is not active.
     pub fn tokens(&mut self, id: RequestId, generated: u64, now_s: f64) {
         self.pass(now_s);
-        self.fleet.book.tokens(id, generated, self.now_s);
+        self.fleet.tokens(id, generated, self.now_s);
         self.settle();
     }
 
@@ -208,10 +211,13 @@ impl Dispatcher {
             return;
         }
         let sums = self.fleet.book.sums(active.server);
-        let step_s = self.fleet.profile.decode_step_s(sums.streams + 1, sums.context_tokens + active.prompt_tokens);
         // Of a server that has been removed nobody knows any more how fast it was.
         let is_there = active.server < self.fleet.server_count();
-        let step_s = if is_there { step_s * self.fleet.slowness(active.server) } else { step_s };
+        let (profile, slowness) = match is_there {
+            true => (self.fleet.profile_of(active.server), self.fleet.slowness(active.server)),
+            false => (&self.fleet.profile, 1.0),
+        };
+        let step_s = profile.decode_step_s(sums.streams + 1, sums.context_tokens + active.prompt_tokens) * slowness;
         // Nobody may have counted; then the time that it took tells.
         let by_time = |first_s: f64| 1.0 + (self.now_s - first_s).max(0.0) / step_s;
         let counted = (active.generated_tokens > 1).then_some(active.generated_tokens);
@@ -288,7 +294,7 @@ impl Dispatcher {
     fn assign(&mut self, request: &Request, server: usize, reason: &'static str) {
         if !request.is_streamed {
             let waiting_s = self.fleet.book.waiting_s(server, self.now_s);
-            let prefill_s = self.fleet.prefill(server, request).nominal_s * self.fleet.slowness(server);
+            let prefill_s = self.fleet.prefill_s(server, self.fleet.prefill(server, request));
             // Without a margin: to believe it too early puts one more prompt into an engine's queue, to believe it too late
             // leaves lanes idle, which costs far more when they are few (measured; see docs/policy.md).
             let due_s = self.now_s + waiting_s + prefill_s;

@@ -1,15 +1,17 @@
 //! What a policy decides on: the servers, what runs on them, and what was learned of the traffic.
 
 use super::book::{Active, Book, Entry};
+use super::calibration::{Calibration, Coefficients, Dispatched, Learning};
 use super::learned::Learned;
-use super::profile::Profile;
+use super::observation::{EngineState, Foreign, Observation};
+use super::profile::{Profile, as_f64};
 use super::request::{Request, RequestId};
 use super::server::{Admission, Obstacle, Server, ServerSpec, ServerTraits};
 
 /// The servers in configured order, the long end last, and everything that is known of them.
 #[derive(Debug)]
 pub struct Fleet {
-    /// What each engine can do.
+    /// What an engine can do in the mean: by this prompts are long or short, whatever server they go to.
     pub profile: Profile,
     /// What runs.
     pub book: Book,
@@ -26,12 +28,16 @@ pub struct Fleet {
     /// How often a server has come or gone.
     changes: u64,
     dispatches: u64,
+    calibration: Calibration,
+    /// Until when some engine's report counts.
+    observed_until_s: f64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Capacity {
     slowness: f64,
     kv_tokens: u64,
+    engine_class: usize,
 }
 
 /// The prefill of one request on one server.
@@ -41,6 +47,8 @@ pub struct Prefill {
     pub nominal_s: f64,
     /// Tokens to compute.
     pub new_tokens: u64,
+    /// Tokens before them that are believed to be in the server's cache.
+    pub cached_tokens: u64,
 }
 
 /// What the servers can do for a request now.
@@ -68,6 +76,7 @@ impl Fleet {
         let servers: Vec<Server> = servers.iter().map(|spec| Server::new(spec, &profile)).collect();
         let mut fleet = Self {
             profile,
+            calibration: Calibration::new(profile, &servers.iter().map(Server::engine_class).collect::<Vec<_>>()),
             book: Book::new(servers.len()),
             learned: Learned::new(long_from_tokens),
             servers,
@@ -77,6 +86,7 @@ impl Fleet {
             up: 0,
             changes: 0,
             dispatches: 0,
+            observed_until_s: f64::NEG_INFINITY,
         };
         fleet.count_anew();
         fleet
@@ -115,6 +125,33 @@ impl Fleet {
     #[must_use]
     pub fn kv_tokens(&self, server: usize) -> u64 {
         self.capacities[server].kv_tokens
+    }
+
+    /// What has been learned of the seconds that servers take.
+    #[must_use]
+    pub fn calibration(&self) -> &Calibration {
+        &self.calibration
+    }
+
+    /// The number of a server's class of engines.
+    pub(super) fn engine_class(&self, server: usize) -> usize {
+        self.capacities[server].engine_class
+    }
+
+    /// What an engine of each class can do, by its number.
+    pub(super) fn class_profiles(&self) -> impl ExactSizeIterator<Item = &Profile> {
+        self.calibration.classes().iter().map(Coefficients::profile)
+    }
+
+    /// What an engine of a class can do.
+    pub(super) fn class_profile(&self, engine_class: usize) -> &Profile {
+        self.calibration.classes()[engine_class].profile()
+    }
+
+    /// What a server can do at speed 1.
+    #[must_use]
+    pub fn profile_of(&self, server: usize) -> &Profile {
+        self.class_profile(self.engine_class(server))
     }
 
     /// What seconds at speed 1 are multiplied with for a server: 1 / speed.
@@ -223,7 +260,13 @@ impl Fleet {
 
     fn prefill_after(&self, cached: u64, request: &Request) -> Prefill {
         let new_tokens = request.prompt_tokens - cached.min(request.prompt_tokens);
-        Prefill { nominal_s: self.profile.prefill_s(new_tokens, cached), new_tokens }
+        Prefill { nominal_s: self.profile.prefill_s(new_tokens, cached), new_tokens, cached_tokens: cached }
+    }
+
+    /// Predicted seconds of a prefill on a server.
+    #[must_use]
+    pub fn prefill_s(&self, server: usize, prefill: Prefill) -> f64 {
+        self.profile_of(server).prefill_s(prefill.new_tokens, prefill.cached_tokens) * self.slowness(server)
     }
 
     /// Whether a prefill counts as long.
@@ -235,11 +278,13 @@ impl Fleet {
     /// Enters a request on a server.
     pub(super) fn dispatch(&mut self, request: &Request, server: usize, now_s: f64) {
         let prefill = self.prefill(server, request);
-        let entry = Entry {
-            prefill_s: prefill.nominal_s * self.slowness(server),
-            prompt_tokens: request.prompt_tokens,
-            is_long: self.is_long(prefill),
-        };
+        let (prefill_s, slowness) = (self.prefill_s(server, prefill), self.slowness(server));
+        let Prefill { new_tokens, cached_tokens, .. } = prefill;
+        if request.is_streamed {
+            let dispatched = Dispatched { id: request.id, new_tokens, cached_tokens, prefill_s };
+            self.calibration.dispatched(server, dispatched, self.book.sums(server), slowness, now_s);
+        }
+        let entry = Entry { prefill_s, prompt_tokens: request.prompt_tokens, is_long: self.is_long(prefill) };
         self.book.dispatch(request.id, server, entry, now_s);
         self.dispatches += 1;
         self.servers[server].last_dispatch = self.dispatches;
@@ -247,10 +292,62 @@ impl Fleet {
         self.refresh(server);
     }
 
+    /// Notes a first token that was seen.
+    pub(super) fn first_token(&mut self, id: RequestId, now_s: f64) {
+        let Some(server) = self.book.active(id).map(|active| active.server) else { return };
+        if self.book.first_token(id, now_s)
+            && server < self.servers.len()
+            && self.calibration.first_token(server, id, self.slowness(server), now_s)
+        {
+            self.adopt_learned();
+        }
+    }
+
+    /// Notes how much a request has generated.
+    pub(super) fn tokens(&mut self, id: RequestId, generated: u64, now_s: f64) {
+        if let Some(server) = self.book.active(id).map(|active| active.server) {
+            // When its first token came nobody knows.
+            self.calibration.forget(server, id);
+        }
+        self.book.tokens(id, generated, now_s);
+    }
+
+    /// What an engine has reported last, while its server is up.
+    #[must_use]
+    pub fn observation(&self, server: usize) -> Option<&Observation> {
+        self.servers[server].observation.as_ref()
+    }
+
+    pub(super) fn observed(&mut self, server: usize, engine: EngineState, valid_for_s: f64, now_s: f64) {
+        let book = *self.book.sums(server);
+        self.servers[server].observation = Some(Observation { engine, book, at_s: now_s, valid_for_s });
+        self.observed_until_s = self.observed_until_s.max(now_s + valid_for_s);
+    }
+
+    /// Whether any engine's report counts now.
+    pub(super) fn is_observed(&self, now_s: f64) -> bool {
+        now_s < self.observed_until_s
+    }
+
+    /// When the last report stops counting, if any counts now.
+    pub(super) fn stale_at_s(&self, now_s: f64) -> Option<f64> {
+        self.is_observed(now_s).then_some(self.observed_until_s)
+    }
+
+    /// Work on a server that did not come through here.
+    pub(super) fn foreign(&self, server: usize, now_s: f64) -> Foreign {
+        // A stream is half done in the mean.
+        let mean_context_tokens = self.learned.mean_prompt_tokens() + self.learned.mean_output_tokens() / 2.0;
+        let observation = self.servers[server].observation;
+        let foreign = |seen: Observation| seen.foreign(self.kv_tokens(server), mean_context_tokens, now_s);
+        observation.map(foreign).unwrap_or_default()
+    }
+
     /// Strikes a request out; also says whether its server takes requests again because of that.
     pub(super) fn end(&mut self, id: RequestId, now_s: f64) -> Option<(Active, bool)> {
         let server = self.book.active(id)?.server;
         let active = self.book.end(id, now_s)?;
+        self.calibration.forget(server, id);
         if server >= self.servers.len() {
             return Some((active, false));
         }
@@ -272,7 +369,7 @@ impl Fleet {
 
     /// Another profile from now on. What is in the book stays as it was predicted.
     pub(super) fn set_profile(&mut self, profile: Profile) {
-        self.profile = profile;
+        self.calibration.restart(profile);
         self.servers.iter_mut().for_each(|server| server.adopt(&profile));
         self.count_anew();
     }
@@ -292,7 +389,34 @@ impl Fleet {
         }
         let origins: Vec<Option<usize>> = specs.iter().map(|spec| spec.origin).collect();
         self.book.reshape(&origins);
+        self.calibration
+            .reshape(self.servers.iter().zip(&origins).map(|(server, origin)| (*origin, server.engine_class())));
         self.count_anew();
+    }
+
+    /// What is learned from now on of the seconds that servers take.
+    pub(super) fn learn(&mut self, learning: Learning) {
+        self.calibration.learn(learning);
+        self.count_anew();
+    }
+
+    /// Takes over what has been learned, for what is dispatched from now on.
+    fn adopt_learned(&mut self) {
+        let count = as_f64(self.servers.len().max(1) as u64);
+        let (prior, mut mean) = (*self.calibration.prior(), [0.0; 3]);
+        for (server, (traits, capacity)) in self.servers.iter().zip(&mut self.capacities).enumerate() {
+            capacity.slowness = traits.traits.slowness() * self.calibration.factor(server);
+            let profile = self.calibration.classes()[capacity.engine_class].profile();
+            let learned = [profile.per_token_s, profile.per_token_pair_s, profile.latency_s];
+            mean.iter_mut().zip(learned).for_each(|(sum, value)| *sum += value / count);
+        }
+        let [per_token_s, per_token_pair_s, latency_s] = mean;
+        let is_alike = self.calibration.classes().len() == 1 || self.servers.is_empty();
+        self.profile = if is_alike {
+            *self.class_profile(0)
+        } else {
+            Profile { per_token_s, per_token_pair_s, latency_s, ..prior }
+        };
     }
 
     fn refresh(&mut self, server: usize) {
@@ -304,11 +428,14 @@ impl Fleet {
         self.up = self.servers.iter().filter(|server| server.is_up).count();
         self.least_model_len =
             self.servers.iter().filter_map(|server| server.traits.max_model_len).min().unwrap_or(u64::MAX);
+        let prior = self.calibration.prior();
         let capacity = |server: &Server| Capacity {
             slowness: server.traits.slowness(),
-            kv_tokens: server.kv_tokens(&self.profile),
+            kv_tokens: server.kv_tokens(prior),
+            engine_class: server.engine_class(),
         };
         self.capacities = self.servers.iter().map(capacity).collect();
+        self.adopt_learned();
         self.takes.resize(self.servers.len(), false);
         (0..self.servers.len()).for_each(|server| self.refresh(server));
         self.changes += 1;

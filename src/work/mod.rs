@@ -20,6 +20,7 @@
 //!   Hold                what waits here, in order
 //!   Fleet               what policies read; the servers, with what each may be given
 //!     Profile           tokens to seconds
+//!     Calibration       learns its coefficients, if asked to
 //!     Book              what runs, exact sums per server
 //!     Learned           tau, m, share of long work, arrival rate
 //!     PrefixCache       per server: blocks it is believed to hold
@@ -36,6 +37,7 @@
 //! Everything here is pure: no I/O, no clock (the time is an argument), no Pingora types.
 
 mod book;
+mod calibration;
 mod cost;
 mod dispatcher;
 mod explain;
@@ -46,6 +48,7 @@ mod lane_count;
 mod lanes;
 mod learned;
 mod least_work;
+mod observation;
 mod outcome;
 mod policy;
 mod prefix;
@@ -58,6 +61,7 @@ mod window;
 mod tests;
 
 pub use book::{Active, Book, Entry, Sums};
+pub use calibration::{Calibration, Coefficients, FirstToken, Learning};
 pub use cost::{Cost, Costs};
 pub use dispatcher::{Dispatcher, Repeated, Settings};
 pub use explain::Explained;
@@ -67,6 +71,7 @@ pub use lane_count::LaneCount;
 pub use lanes::Lanes;
 pub use learned::Learned;
 pub use least_work::LeastWork;
+pub use observation::{EngineState, Observation};
 pub use outcome::{Outcome, Rejection};
 pub use policy::{Holding, Policy, Verdict};
 pub use prefix::PrefixCache;

@@ -1,5 +1,6 @@
 //! One server as the policies see it: what it can do, and whether it may be given requests.
 
+use super::observation::Observation;
 use super::prefix::PrefixCache;
 use super::profile::Profile;
 use super::request::Request;
@@ -27,12 +28,14 @@ pub struct ServerTraits {
     pub kv_tokens: Option<u64>,
     /// Which prompts it is meant for, if any in particular.
     pub prefers: Option<Prefers>,
+    /// The number of its class: engines of one class are alike, and what is learned of one holds for all. From 0 on, without gaps.
+    pub engine_class: u16,
 }
 
 impl Default for ServerTraits {
     /// An engine of the profile.
     fn default() -> Self {
-        Self { speed: 1.0, max_model_len: None, kv_tokens: None, prefers: None }
+        Self { speed: 1.0, max_model_len: None, kv_tokens: None, prefers: None, engine_class: 0 }
     }
 }
 
@@ -98,6 +101,8 @@ pub(super) struct Server {
     pub(super) admission: Admission,
     pub(super) traits: ServerTraits,
     pub(super) prefixes: PrefixCache,
+    /// What the engine has reported last.
+    pub(super) observation: Option<Observation>,
     /// Tells which of equals was chosen longest ago.
     pub(super) last_dispatch: u64,
 }
@@ -109,8 +114,13 @@ impl Server {
             admission: spec.admission,
             traits: spec.traits,
             prefixes: PrefixCache::new(spec.traits.kv_tokens.unwrap_or(profile.kv_tokens)),
+            observation: None,
             last_dispatch: 0,
         }
+    }
+
+    pub(super) fn engine_class(&self) -> usize {
+        self.traits.engine_class.into()
     }
 
     /// Tokens that its KV cache holds.
@@ -134,6 +144,7 @@ impl Server {
         if self.is_up && !is_up {
             // The engine may come back anew.
             self.prefixes.clear();
+            self.observation = None;
         }
         self.is_up = is_up;
     }

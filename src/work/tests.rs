@@ -2,6 +2,7 @@
 
 mod change;
 mod limits;
+mod observed;
 
 use proptest::prelude::*;
 

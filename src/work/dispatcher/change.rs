@@ -2,6 +2,8 @@
 //! replaced. Nothing is lost of the book or of what is held.
 
 use super::{Dispatcher, Settings};
+use crate::work::calibration::Learning;
+use crate::work::observation::EngineState;
 use crate::work::policy::Policy;
 use crate::work::server::{Admission, ServerSpec};
 
@@ -63,7 +65,7 @@ impl Dispatcher {
         self.pass(now_s);
         self.limits = settings.hold;
         self.fleet.learned.pin(settings.long_from_tokens);
-        if self.fleet.profile != settings.profile {
+        if *self.fleet.calibration().prior() != settings.profile {
             self.fleet.set_profile(settings.profile);
         }
         if let Some(policy) = policy {
@@ -73,6 +75,19 @@ impl Dispatcher {
             }
         }
         self.settle_anew();
+    }
+
+    /// What is learned from now on of the seconds that servers take; by default nothing. What is not learned any more is
+    /// forgotten. See [`Calibration`](crate::work::Calibration).
+    pub fn learn(&mut self, learning: Learning) {
+        self.fleet.learn(learning);
+    }
+
+    /// An engine has reported how busy it is. What it has beyond the book is added to what decisions read of it, less and less
+    /// for so many seconds. The book itself is not touched, and nothing happens at once.
+    pub fn observed(&mut self, server: usize, engine: EngineState, valid_for_s: f64, now_s: f64) {
+        self.pass(now_s);
+        self.fleet.observed(server, engine, valid_for_s, self.now_s);
     }
 
     /// Asks again for everything that is held.
