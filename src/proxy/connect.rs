@@ -18,6 +18,7 @@ use super::retry::{has_attempts_left, is_timeout};
 use super::server_connections;
 use crate::balance::{Lease, Placed, Placement, Unavailable};
 use crate::config::Retry;
+use crate::engines::Tallied;
 use crate::queue::{Full, Ticket};
 use crate::upstream::Server;
 
@@ -45,7 +46,8 @@ impl Proxy {
         let progress = lease.progress();
         ctx.lease = Some(lease);
         ctx.server = Some(Arc::clone(&server));
-        ctx.watch.attempt(Arc::clone(&server), has_attempts_left(ctx), progress);
+        let tallied = tallied(ctx, &server);
+        ctx.watch.attempt(Arc::clone(&server), has_attempts_left(ctx), progress, tallied);
 
         let timeouts = &ctx.in_force.clone().config.timeouts;
         let address = tokio::select! {
@@ -207,6 +209,13 @@ impl Proxy {
             lease.load().tokens(),
         );
     }
+}
+
+/// Counts a prompt among those that the server's own count is compared with, while somebody compares.
+fn tallied(ctx: &RequestContext, server: &Arc<Server>) -> Option<Tallied> {
+    ctx.config().asks_engines()?;
+    let is_streamed = ctx.demand.as_ref()?.work.as_ref()?.is_streamed;
+    Some(Tallied::begin(Arc::clone(server), ctx.estimate.clone()?, is_streamed))
 }
 
 /// Without a queue there is nothing to compute it from.
