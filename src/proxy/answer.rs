@@ -18,6 +18,12 @@ pub(super) const LEAVING: ErrorType = ErrorType::Custom("ServerLeaving");
 /// The first thing in a stream is an error.
 pub(super) const STREAM_ERROR: ErrorType = ErrorType::Custom("StreamError");
 
+/// The request is longer than the server takes.
+pub(super) const TOO_LONG: ErrorType = ErrorType::Custom("TooLongForServer");
+
+/// What vLLM answers to such a request, with status 400.
+const CONTEXT_LENGTH: &[u8] = b"maximum context length";
+
 /// What a shutting down vLLM answers to new requests, with status 500.
 const SHUTTING_DOWN: &[u8] = b"cannot schedule new futures after shutdown";
 
@@ -34,6 +40,7 @@ const TAIL_BYTES: usize = 2048;
 #[derive(Debug)]
 pub(super) struct Answer {
     watch: Arc<Watch>,
+    status: u16,
     is_good: bool,
     has_begun: bool,
     has_failed: bool,
@@ -65,6 +72,7 @@ impl Answer {
     pub(super) fn new(watch: Arc<Watch>) -> Self {
         Self {
             watch,
+            status: 0,
             is_good: false,
             has_begun: false,
             has_failed: false,
@@ -89,7 +97,9 @@ impl Answer {
         self.is_good = status < 500 && status != 429;
         self.progress = self.watch.progress().filter(|_| header.status.is_success());
         self.events = (is_stream && !header.headers.contains_key(CONTENT_ENCODING)).then(Events::default);
-        self.whole_bytes = length.filter(|length| status == 500 && (1..=MAX_LOOKED_INTO_BYTES).contains(length));
+        let is_looked_into = status == 500 || (status == 400 && self.watch.may_try_larger());
+        self.whole_bytes = length.filter(|length| is_looked_into && (1..=MAX_LOOKED_INTO_BYTES).contains(length));
+        self.status = status;
         self.events.is_some()
     }
 
@@ -105,7 +115,11 @@ impl Answer {
                 return Ok(Piece::Unclear);
             }
             self.whole_bytes = None;
-            if self.kept.windows(SHUTTING_DOWN.len()).any(|window| window == SHUTTING_DOWN) {
+            let says = |words: &[u8]| self.kept.windows(words.len()).any(|window| window == words);
+            if self.status == 400 && says(CONTEXT_LENGTH) && is_held {
+                return Error::err_up(TOO_LONG);
+            }
+            if self.status == 500 && says(SHUTTING_DOWN) {
                 self.watch.speaks_against(Signal::Leaving, "it says that it is shutting down");
                 return self.elsewhere_or(LEAVING, is_held);
             }

@@ -15,6 +15,7 @@ use super::context::RequestContext;
 use super::loan::Loan;
 use super::reject::Reject;
 use super::retry::{has_attempts_left, is_timeout};
+use super::watch::MayTry;
 use super::server_connections;
 use crate::balance::{Lease, Placed, Placement, Unavailable};
 use crate::config::Retry;
@@ -43,11 +44,13 @@ impl Proxy {
         self.note_choice(ctx, &lease, &server);
         self.metrics.decided(lease.reason());
         ctx.group = Some(lease.group());
-        let progress = lease.progress();
+        let (progress, group) = (lease.progress(), lease.group());
         ctx.lease = Some(lease);
         ctx.server = Some(Arc::clone(&server));
+        let elsewhere = has_attempts_left(ctx);
+        let larger = elsewhere && ctx.has_larger(&server, group);
         let tallied = tallied(ctx, &server);
-        ctx.watch.attempt(Arc::clone(&server), has_attempts_left(ctx), progress, tallied);
+        ctx.watch.attempt(Arc::clone(&server), MayTry { elsewhere, larger }, progress, tallied);
 
         let timeouts = &ctx.in_force.clone().config.timeouts;
         let address = tokio::select! {

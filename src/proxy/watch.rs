@@ -21,7 +21,7 @@ pub(super) struct Watch {
 #[derive(Debug, Default)]
 struct Attempt {
     server: Option<Arc<Server>>,
-    may_try_elsewhere: bool,
+    may_try: MayTry,
     /// What is to be said against the server has been said.
     is_judged: bool,
     first_byte_at: Option<Instant>,
@@ -32,6 +32,15 @@ struct Attempt {
     /// Counts the prompt with others, until its first token has been seen.
     tallied: Option<Tallied>,
     written: Written,
+}
+
+/// What can be done when the server fails or refuses.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct MayTry {
+    /// Another server may be asked.
+    pub(super) elsewhere: bool,
+    /// There is another one that may take longer requests.
+    pub(super) larger: bool,
 }
 
 /// What an answer has brought, as far as somebody counts it.
@@ -58,7 +67,7 @@ impl Watch {
     pub(super) fn attempt(
         &self,
         server: Arc<Server>,
-        may_try_elsewhere: bool,
+        may_try: MayTry,
         progress: Option<Progress>,
         tallied: Option<Tallied>,
     ) {
@@ -67,7 +76,7 @@ impl Watch {
         attempt.tallied = tallied;
         attempt.written = Written::default();
         attempt.server = Some(server);
-        attempt.may_try_elsewhere = may_try_elsewhere;
+        attempt.may_try = may_try;
         attempt.is_judged = false;
         attempt.trail = None;
     }
@@ -145,9 +154,14 @@ impl Watch {
         std::mem::take(&mut self.attempt.lock().written)
     }
 
+    /// Whether a server can be asked that may take longer requests than this one.
+    pub(super) fn may_try_larger(&self) -> bool {
+        self.attempt.lock().may_try.larger
+    }
+
     /// Whether another server may be asked when this one fails.
     pub(super) fn may_try_elsewhere(&self) -> bool {
-        self.attempt.lock().may_try_elsewhere
+        self.attempt.lock().may_try.elsewhere
     }
 
     /// When the first byte of the answer came; comments do not count.

@@ -86,14 +86,17 @@ impl InForce {
         Topology::new(self.groups.clone())
     }
 
+    /// What tells a server from others: as configured, or as it says itself where that is left to it.
+    #[must_use]
+    pub fn traits_of(&self, server: &Server) -> ServerTraits {
+        let reported = self.config.asks_engines().and_then(|_| server.engine().lock().max_model_len);
+        server.config().traits.resolved(reported)
+    }
+
     /// What tells servers from each other, by number.
     fn traits(&self) -> Vec<ServerTraits> {
-        let asks_engines = self.config.asks_engines().is_some();
-        let traits = |server: &Arc<Server>| {
-            let reported = server.engine().lock().max_model_len.filter(|_| asks_engines);
-            server.config().traits.resolved(reported)
-        };
-        self.servers.iter().map(|server| server.as_ref().map(traits).unwrap_or_default()).collect()
+        let traits = |server: &Option<Arc<Server>>| server.as_ref().map(|server| self.traits_of(server));
+        self.servers.iter().map(|server| traits(server).unwrap_or_default()).collect()
     }
 
     fn roster(&self) -> Roster {

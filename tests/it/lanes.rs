@@ -341,3 +341,62 @@ async fn limits_of_a_server_hold_requests_here_and_its_place_is_given_on() {
     }
     tidegate.idle().await;
 }
+
+/// A server that takes no request of more than so many bytes, and says it as vLLM does.
+async fn taking_up_to(bytes: usize) -> Backend {
+    const TOO_LONG: &str = r#"{"error":{"message":"This model's maximum context length is 4096 tokens. However, your prompt contains at least 4097 input tokens.","type":"BadRequestError","param":"input_tokens","code":400}}"#;
+    Backend::start(move |mut conn| async move {
+        while let Some(request) = conn.request().await {
+            let is_short = request.body.len() <= bytes;
+            let response = if is_short { json_response(200, "{}") } else { json_response(400, TOO_LONG) };
+            if !conn.send(response).await {
+                return;
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_server_that_says_that_a_request_is_too_long_is_followed_by_a_larger_one_once() {
+    let [small, large] = [taking_up_to(1_000).await, taking_up_to(100_000).await];
+    let groups = || Setup::two_groups([&small], [&large]);
+    let lanes = |setup: Setup| setup.section("policy", "{ kind: least_work }");
+    for setup in [groups().section("policy", "{ kind: reference_bucket, redirect_threshold: 1 }"), lanes(groups())] {
+        let tidegate = Tidegate::start(&setup).await;
+        small.forget();
+        large.forget();
+        // Whichever is asked first, the larger one answers.
+        for _ in 0..4 {
+            assert_eq!(tidegate.exchange(&post(CHAT, &body_of(5_000))).await.status(), 200);
+        }
+        assert_eq!(large.count(), 4);
+        let retries = tidegate.metric("tidegate_retries_total", &["reason=\"context_length\""]).await;
+        assert_eq!(retries, small.count() as f64);
+        // What is too long for both gets the last one's own answer; nobody is asked a third time.
+        let refused = tidegate.exchange(&post(CHAT, &body_of(110_000))).await;
+        assert_eq!((refused.status(), refused.head.get("x-tidegate-error")), (400, None));
+        assert!(refused.text().contains("maximum context length is 4096"), "{}", refused.text());
+        tidegate.idle().await;
+        assert!(tidegate.metric("tidegate_server_faults_total", &[]).await < 0.5, "that is no fault of the server's");
+    }
+}
+
+#[tokio::test]
+async fn a_too_long_request_is_the_servers_to_refuse_when_no_other_takes_more() {
+    let small = taking_up_to(1_000).await;
+    let twin = taking_up_to(1_000).await;
+    for setup in [
+        Setup::one_group([&small]),
+        Setup::one_group([&small, &twin]),
+        Setup::one_group([&small, &twin].map(|server| format!("{{ address: \"{}\", max_model_len: 9000 }}", server.address()))).section("policy", "{ kind: lanes }"),
+    ] {
+        let tidegate = Tidegate::start(&setup).await;
+        small.forget();
+        twin.forget();
+        let refused = tidegate.exchange(&post(CHAT, &body_of(5_000))).await;
+        assert_eq!((refused.status(), refused.head.get("x-tidegate-error")), (400, None));
+        assert_eq!(small.count() + twin.count(), 1);
+        tidegate.idle().await;
+    }
+}
