@@ -12,6 +12,7 @@ use crate::cli::Demo;
 use crate::config::{self, Config, Flags, Refusal};
 use crate::demo::{self, DemoSettings};
 use crate::discovery;
+use crate::engines;
 use crate::drain::{Closable, Drain, Signals, Sockets};
 use crate::health::{self, Health};
 use crate::launcher::Launcher;
@@ -115,6 +116,7 @@ pub fn build(config: Config, origin: Option<Origin>, upgrade: bool) -> Result<Pr
     {
         log::warn!("SIGHUP cannot be received ({error}); reload with POST /reload");
     }
+    server.add_service(engines::service(Arc::clone(&live)));
     discovery::look_before_start(&live);
     server.add_service(discovery::service(Arc::clone(&live)));
     let reloader = Arc::new(Reloader::new(Arc::clone(&live), origin));

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 
 use super::allowed::AccessStatus;
 use crate::balance::{Bucket, ByWork, Neighbours, Policy, RedirectTuning, Ties, WorkKind};
-use crate::config::{Config, Health, QueueLimits, Retry, Shutdown, Timeouts, TlsListen};
+use crate::config::{Config, Engines, Health, QueueLimits, Retry, Shutdown, Timeouts, TlsListen};
 use crate::tls::Listener;
 
 #[derive(Debug, Serialize)]
@@ -65,6 +65,8 @@ pub(super) struct ConfigStatus {
     timeouts_seconds: TimeoutsStatus,
     retry: RetryStatus,
     health: HealthStatus,
+    /// Null: they are not asked.
+    engines: Option<EnginesStatus>,
     queue: QueueStatus,
     strip_request_headers: Vec<String>,
     access: AccessStatus,
@@ -102,6 +104,12 @@ pub(super) struct TimeoutsStatus {
     total: Option<f64>,
     client_keepalive: f64,
     server_keepalive: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct EnginesStatus {
+    interval_seconds: f64,
+    timeout_seconds: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -192,6 +200,7 @@ impl ConfigStatus {
             timeouts,
             retry,
             health,
+            engines,
             queue,
             strip_request_headers,
             upstream_authorization,
@@ -210,6 +219,7 @@ impl ConfigStatus {
             timeouts_seconds: TimeoutsStatus::of(timeouts),
             retry: RetryStatus::of(retry),
             health: HealthStatus::of(health),
+            engines: engines.as_ref().map(EnginesStatus::of),
             queue: QueueStatus::of(queue),
             strip_request_headers: strip_request_headers.iter().map(ToString::to_string).collect(),
             access: AccessStatus::of(access),
@@ -320,6 +330,13 @@ impl TimeoutsStatus {
             client_keepalive: client_keepalive.as_secs_f64(),
             server_keepalive: server_keepalive.as_secs_f64(),
         }
+    }
+}
+
+impl EnginesStatus {
+    fn of(engines: &Engines) -> Self {
+        let Engines { interval, timeout } = engines;
+        Self { interval_seconds: interval.as_secs_f64(), timeout_seconds: timeout.as_secs_f64() }
     }
 }
 

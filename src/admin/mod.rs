@@ -9,6 +9,7 @@ mod access;
 mod allowed;
 mod change;
 mod configured;
+mod engine;
 mod status;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use super::configured::{ConfigStatus, PolicyStatus, ties_name};
+use super::engine::EngineStatus;
 use super::work::WorkStatus;
 use crate::metrics::{Outcome, Totals};
 use crate::reload::Reloader;
@@ -77,7 +78,10 @@ struct ServerStatus<'a> {
     draining: bool,
     /// Whether it is being drained and nothing runs on it any more.
     drained: bool,
+    /// What its engine has said of itself; null when it has said nothing.
+    engine: Option<EngineStatus>,
 }
+
 
 #[derive(Serialize)]
 struct RefusedStatus {
@@ -179,6 +183,7 @@ impl<'a> ServerStatus<'a> {
             probes_failed,
             draining: standing.is_draining(),
             drained: standing.is_draining() && usage.in_flight == 0,
+            engine: EngineStatus::of(&server.engine().lock()),
         }
     }
 }

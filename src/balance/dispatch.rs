@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::policy::{ByWork, WorkKind};
 use super::{Admission, Topology, Tried, Unavailable, Usage};
 use crate::prompt::{Demand, Work};
-use crate::work::{self, Dispatcher, Outcome, Rejection, Request, RequestId, ServerSpec, ServerTraits};
+use crate::work::{self, Dispatcher, EngineState, Observation, Outcome, Rejection, Request, RequestId, ServerSpec, ServerTraits};
 
 /// Tells the time, in seconds since any epoch.
 pub type Clock = Arc<dyn Fn() -> f64 + Send + Sync>;
@@ -106,16 +106,32 @@ impl Dispatch {
         traits: &[ServerTraits],
         stands: impl Fn(usize) -> (Admission, Usage),
     ) {
+        self.reshape(topology, traits, stands);
+        let other = (self.kind != policy.kind).then(|| policy.policy());
+        self.kind = policy.kind;
+        self.dispatcher.reconfigure(policy.settings(), other, (self.clock)());
+    }
+
+    /// Puts other servers, or other traits of them in place. What runs stays in the book.
+    pub(super) fn reshape(
+        &mut self,
+        topology: &Topology,
+        traits: &[ServerTraits],
+        stands: impl Fn(usize) -> (Admission, Usage),
+    ) {
         let numbers: Vec<usize> = topology.servers().collect();
         let spec = |number: &usize| spec(*number, self.place(*number), traits, &stands);
         let specs: Vec<ServerSpec> = numbers.iter().map(spec).collect();
-        let now_s = (self.clock)();
         self.places = places_of(&numbers);
         self.numbers = numbers;
-        self.dispatcher.reshape(&specs, now_s);
-        let other = (self.kind != policy.kind).then(|| policy.policy());
-        self.kind = policy.kind;
-        self.dispatcher.reconfigure(policy.settings(), other, now_s);
+        self.dispatcher.reshape(&specs, (self.clock)());
+    }
+
+    /// An engine has reported how busy it is.
+    pub(super) fn observed(&mut self, number: usize, engine: EngineState, valid_for_s: f64) -> Option<Observation> {
+        let place = self.place(number)?;
+        self.dispatcher.observed(place, engine, valid_for_s, (self.clock)());
+        self.dispatcher.fleet().observation(place).copied()
     }
 
     /// What is known now.

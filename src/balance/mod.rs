@@ -86,7 +86,7 @@ pub use policy::{ByWork, Policy, WorkKind};
 pub use topology::{Topology, TopologyError};
 
 use crate::prompt::{Demand, Work};
-use crate::work::{Rejection, RequestId, ServerTraits};
+use crate::work::{EngineState, Observation, Rejection, RequestId, ServerTraits};
 
 /// Chooses servers and counts what runs on them.
 pub struct Balancer {
@@ -300,9 +300,10 @@ impl Balancer {
     #[must_use]
     pub fn take_decided(self: &Arc<Self>) -> Vec<(RequestId, Result<Lease, Unavailable>)> {
         let decided = std::mem::take(&mut self.state.lock().decided);
-        // Whoever was held was small enough for some server.
         let answer = |place: Result<Place, Rejection>| match place {
             Ok(place) => Ok(self.lease(place)),
+            // Whoever was held was small enough for some server, until those were found to take less: it asks again.
+            Err(Rejection::TooLong { .. }) => Err(Unavailable::NoneFree),
             Err(why) => Err(unavailable(why, &Demand::of_bytes(0))),
         };
         decided.into_iter().map(|(request, place)| (request, answer(place))).collect()
@@ -362,6 +363,27 @@ impl Balancer {
         }
         self.tell_capacity();
         Ok(())
+    }
+
+    /// Servers differ from each other in another way from now on, by number. What runs, and what is held, stays.
+    pub fn set_traits(&self, traits: &[ServerTraits]) {
+        {
+            let mut state = self.state.lock();
+            let State { topology, ledger, dispatch, .. } = &mut *state;
+            let stands = |server: usize| (*ledger.admission(server), ledger.server(server));
+            if let Some(dispatch) = dispatch {
+                dispatch.reshape(topology, traits, stands);
+            }
+            state.settle();
+        }
+        self.tell_capacity();
+    }
+
+    /// A server's engine has reported how busy it is. What it has beyond what is counted here came from elsewhere; decisions
+    /// heed it less and less for so many seconds. Gives the report with what was counted beside; `None` when the policy
+    /// does not ask, or the server is in no group.
+    pub fn observed(&self, server: usize, engine: EngineState, valid_for_s: f64) -> Option<Observation> {
+        self.state.lock().dispatch.as_mut()?.observed(server, engine, valid_for_s)
     }
 
     /// Says what a server may be given from now on. What runs on it stays. Unknown numbers are ignored.

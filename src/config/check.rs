@@ -9,9 +9,8 @@ use super::draft::{Bound, Draft, GroupDraft, ServerDraft};
 use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
 use super::tls::{Loading, UpstreamTlsDraft};
-use super::{Config, Discover, Group, QueueLimits, Server, ServerLimits};
+use super::{Config, Discover, Group, QueueLimits, Server, ServerLimits, Traits};
 use crate::balance::{Bucket, Buckets, Policy};
-use crate::work::ServerTraits;
 
 impl Draft {
     /// Judges the values together; `None` when something, here or before, forbids to start.
@@ -40,6 +39,7 @@ impl Draft {
             timeouts: self.timeouts,
             retry: self.retry,
             health: self.health,
+            engines: self.engines,
             queue: self.queue,
             strip_request_headers: self.strip,
             upstream_authorization: self.upstream_authorization,
@@ -195,7 +195,7 @@ fn groups(
     let mut loading = Loading::new(upstream_tls, problems);
     let mut groups = Vec::new();
     for GroupDraft { name, servers, discover, traits, .. } in drafts {
-        let traits = traits.or(ServerTraits::default());
+        let traits = traits.or(Traits::default());
         let servers = servers.into_iter().map(|draft| server(draft, limits, traits, &mut loading)).collect();
         let discover = discover.map(|draft| discovered(draft, limits, traits, &mut loading));
         groups.extend(name.map(|name| Group { name: name.value, servers, discover }));
@@ -203,12 +203,7 @@ fn groups(
     groups
 }
 
-fn server(
-    draft: Located<ServerDraft>,
-    limits: ServerLimits,
-    traits: ServerTraits,
-    loading: &mut Loading<'_>,
-) -> Server {
+fn server(draft: Located<ServerDraft>, limits: ServerLimits, traits: Traits, loading: &mut Loading<'_>) -> Server {
     let Located { value: draft, spot } = draft;
     let ServerDraft { endpoint, https, name, authorization, is_drained, limits: own, traits: own_traits, tls } = draft;
     Server {
@@ -223,7 +218,7 @@ fn server(
     }
 }
 
-fn discovered(draft: DiscoverDraft, limits: ServerLimits, traits: ServerTraits, loading: &mut Loading<'_>) -> Discover {
+fn discovered(draft: DiscoverDraft, limits: ServerLimits, traits: Traits, loading: &mut Loading<'_>) -> Discover {
     let DiscoverDraft { source: Located { value: source, spot }, interval, https, tls } = draft;
     let host = match &source {
         Source::Dns { host, .. } => Some(host.as_str()),

@@ -8,8 +8,7 @@ use super::problem::Located;
 use super::section::{Parsed, Section, or_none};
 use super::tls::UpstreamTlsDraft;
 use super::yaml::Node;
-use super::{ServerLimits, ServerTls, address, value};
-use crate::work::ServerTraits;
+use super::{ServerLimits, ServerTls, Traits, address, value};
 
 /// How often a source is asked unless the file says otherwise.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(10);
@@ -27,7 +26,7 @@ pub struct Discover {
     /// How much each of its servers is given at once.
     pub limits: ServerLimits,
     /// What tells its servers from others.
-    pub traits: ServerTraits,
+    pub traits: Traits,
     /// How its servers are reached over TLS; `None` is plain HTTP.
     pub tls: Option<ServerTls>,
 }

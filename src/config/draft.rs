@@ -16,7 +16,7 @@ use super::tls::{TlsDraft, UpstreamTlsDraft};
 use super::traits::OwnTraits;
 use super::yaml::Node;
 use super::{
-    AdminAccess, Environment, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts, access, discover, secret, settings,
+    AdminAccess, Engines, Environment, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts, access, discover, secret, settings,
     value,
 };
 use crate::access::Rules;
@@ -36,6 +36,7 @@ pub(super) struct Draft {
     pub(super) timeouts: Timeouts,
     pub(super) retry: Retry,
     pub(super) health: Health,
+    pub(super) engines: Option<Engines>,
     pub(super) queue: QueueLimits,
     /// For servers without limits of their own.
     pub(super) server_limits: ServerLimits,
@@ -112,6 +113,7 @@ impl Draft {
             timeouts: Timeouts::default(),
             retry: Retry::default(),
             health: Health::default(),
+            engines: Some(Engines::default()),
             queue: QueueLimits::default(),
             server_limits: ServerLimits::default(),
             strip: settings::default_strip(),
@@ -146,6 +148,7 @@ impl Draft {
             draft.timeouts = section.section("timeouts", settings::timeouts);
             draft.retry = section.section("retry", settings::retry);
             draft.health = section.section("health", health::health);
+            draft.engines = section.section("engines", Engines::read);
             (draft.queue, draft.server_limits) = section.section("queue", settings::queue);
             draft.strip = section.section("headers", settings::strip);
             (draft.upstream_authorization, draft.upstream_tls) = section.section("upstream", |section| {

@@ -16,7 +16,7 @@ use prometheus_client::registry::{Metric, Registry};
 use super::labels::{AttemptLabels, GroupLabels, ReasonLabels, RedirectLabels, ServerLabels, VersionLabels};
 use super::queue::QueueMetrics;
 use super::usage::{Roster, ServerName};
-use super::{AttemptResult, HealthMetrics, Metrics, RetryReason, Series, since_1970};
+use super::{AttemptResult, EngineMetrics, HealthMetrics, Metrics, RetryReason, Series, since_1970};
 
 /// Upper bounds in seconds, from an error that is answered at once to a long prompt on a busy server.
 const SECONDS: [f64; 19] = [
@@ -69,6 +69,7 @@ impl Metrics {
             Family::default(),
         );
         let health = HealthMetrics::registered(&mut registry);
+        let engines = EngineMetrics::registered(&mut registry);
         let time_to_first_byte = registered(
             &mut registry,
             "tidegate_time_to_first_byte_seconds",
@@ -138,6 +139,7 @@ impl Metrics {
             redirects,
             redirects_in_all: Counter::default(),
             health,
+            engines,
             draining: registered(
                 &mut registry,
                 "tidegate_server_draining",

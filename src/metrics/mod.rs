@@ -11,6 +11,7 @@
 //! Where to look: names and help texts in `families` (events), `usage` and `process` (state); label values in `labels`;
 //! text formats in `exposition`.
 
+mod engines;
 mod exposition;
 mod families;
 mod health;
@@ -32,6 +33,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+pub use engines::EngineMetrics;
 pub use exposition::Format;
 use families::SecondsByGroup;
 pub use health::HealthMetrics;
@@ -71,6 +73,7 @@ pub struct Metrics {
     redirects: Family<RedirectLabels, Counter>,
     redirects_in_all: Counter,
     health: HealthMetrics,
+    engines: EngineMetrics,
     draining: Family<ServerLabels, Gauge>,
     config_refused: Gauge,
     discovery_failed: Family<SourceLabels, Gauge>,
@@ -203,6 +206,12 @@ impl Metrics {
     #[must_use]
     pub fn health(&self) -> &HealthMetrics {
         &self.health
+    }
+
+    /// What the servers' engines say of themselves.
+    #[must_use]
+    pub fn engines(&self) -> &EngineMetrics {
+        &self.engines
     }
 
     /// Says whether a server gets nothing new because somebody wants it empty.

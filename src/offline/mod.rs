@@ -109,7 +109,8 @@ fn setup(arguments: &PolicyArgs, config: Option<&Config>) -> Result<Setup, Failu
 }
 
 fn traits(group: &Group) -> impl Iterator<Item = ServerTraits> {
-    group.servers.iter().map(|server| server.traits)
+    // Nobody is asked here.
+    group.servers.iter().map(|server| server.traits.resolved(None))
 }
 
 fn groups(config: &Config) -> Result<Groups, Failure> {

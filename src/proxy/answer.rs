@@ -151,6 +151,7 @@ impl Answer {
         if !self.has_first_token {
             self.has_first_token = true;
             progress.first_token();
+            self.watch.first_token();
         }
         if self.events.is_some() {
             self.tokens += tokens;

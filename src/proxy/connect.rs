@@ -19,6 +19,7 @@ use super::watch::MayTry;
 use super::server_connections;
 use crate::balance::{Lease, Placed, Placement, Unavailable};
 use crate::config::Retry;
+use crate::engines::Tallied;
 use crate::queue::{Full, Ticket};
 use crate::upstream::Server;
 
@@ -48,7 +49,8 @@ impl Proxy {
         ctx.server = Some(Arc::clone(&server));
         let elsewhere = has_attempts_left(ctx);
         let larger = elsewhere && ctx.has_larger(&server, group);
-        ctx.watch.attempt(Arc::clone(&server), MayTry { elsewhere, larger }, progress);
+        let tallied = tallied(ctx, &server);
+        ctx.watch.attempt(Arc::clone(&server), MayTry { elsewhere, larger }, progress, tallied);
 
         let timeouts = &ctx.in_force.clone().config.timeouts;
         let address = tokio::select! {
@@ -210,6 +212,13 @@ impl Proxy {
             lease.load().tokens(),
         );
     }
+}
+
+/// Counts a prompt among those that the server's own count is compared with, while somebody compares.
+fn tallied(ctx: &RequestContext, server: &Arc<Server>) -> Option<Tallied> {
+    ctx.config().asks_engines()?;
+    let is_streamed = ctx.demand.as_ref()?.work.as_ref()?.is_streamed;
+    Some(Tallied::begin(Arc::clone(server), ctx.estimate.clone()?, is_streamed))
 }
 
 /// Without a queue there is nothing to compute it from.

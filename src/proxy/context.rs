@@ -128,7 +128,7 @@ impl RequestContext {
     /// Whether a server may take longer requests than this one of a group: by what is known of both, or, with groups by
     /// length, by their order.
     fn may_take_more(&self, other: &Server, server: &Server, group: usize) -> bool {
-        let limit = |server: &Server| server.config().traits.max_model_len;
+        let limit = |server: &Server| self.in_force.traits_of(server).max_model_len;
         let is_larger = limit(other).is_none_or(|most| limit(server).is_none_or(|own| most > own));
         match &self.config().policy {
             Policy::ReferenceBucket(_) => {

@@ -52,6 +52,7 @@ impl Proxy {
                 }
             }
         }
+        ctx.watch.over();
         if let Some(reject) = ctx.reject {
             self.metrics.rejected(reject.reason());
         }

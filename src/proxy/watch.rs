@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::trail::Trail;
 use super::trailers::Trailers;
 use crate::balance::Progress;
+use crate::engines::Tallied;
 use crate::health::{Health, Signal};
 use crate::upstream::Server;
 
@@ -28,6 +29,8 @@ struct Attempt {
     trail: Option<Trail>,
     /// Whom to tell how the request gets on.
     progress: Option<Progress>,
+    /// Counts the prompt with others, until its first token has been seen.
+    tallied: Option<Tallied>,
     written: Written,
 }
 
@@ -61,9 +64,16 @@ impl Watch {
     }
 
     /// The request goes to this server now.
-    pub(super) fn attempt(&self, server: Arc<Server>, may_try: MayTry, progress: Option<Progress>) {
+    pub(super) fn attempt(
+        &self,
+        server: Arc<Server>,
+        may_try: MayTry,
+        progress: Option<Progress>,
+        tallied: Option<Tallied>,
+    ) {
         let mut attempt = self.attempt.lock();
         attempt.progress = progress;
+        attempt.tallied = tallied;
         attempt.written = Written::default();
         attempt.server = Some(server);
         attempt.may_try = may_try;
@@ -119,6 +129,19 @@ impl Watch {
     /// Whom to tell how the request gets on; `None` when the policy does not ask.
     pub(super) fn progress(&self) -> Option<Progress> {
         self.attempt.lock().progress.clone()
+    }
+
+    /// The first token of the answer has come, or the answer as a whole.
+    pub(super) fn first_token(&self) {
+        let tallied = self.attempt.lock().tallied.take();
+        if let Some(tallied) = tallied {
+            tallied.has_first_token();
+        }
+    }
+
+    /// The request is over.
+    pub(super) fn over(&self) {
+        self.attempt.lock().tallied = None;
     }
 
     /// The answer has come to its end, or was broken off.

@@ -42,6 +42,9 @@ impl Proxy {
         if let (Some(usage), Some(estimate)) = (usage, &ctx.estimate) {
             let error = self.live.estimator().lock().learn(estimate, usage.prompt_tokens);
             self.metrics.estimated(estimate.class().label(), error.relative());
+            if let Some(server) = &ctx.server {
+                server.engine().lock().prompts.told(estimate.tokens());
+            }
         }
         usage.and_then(|usage| usage.completion_tokens).or(written.events)
     }

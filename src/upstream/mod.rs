@@ -18,6 +18,7 @@ mod tls_failure;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -33,7 +34,7 @@ use crate::config::{Config, Source};
 use crate::metrics::{Metrics, Roster};
 use crate::prompt::TokenEstimator;
 use crate::queue::Queue;
-use crate::work::ServerTraits;
+use crate::work::{EngineState, Observation, ServerTraits};
 
 /// Why a configuration cannot be put in force.
 #[derive(Debug, thiserror::Error)]
@@ -85,9 +86,16 @@ impl InForce {
         Topology::new(self.groups.clone())
     }
 
+    /// What tells a server from others: as configured, or as it says itself where that is left to it.
+    #[must_use]
+    pub fn traits_of(&self, server: &Server) -> ServerTraits {
+        let reported = self.config.asks_engines().and_then(|_| server.engine().lock().max_model_len);
+        server.config().traits.resolved(reported)
+    }
+
     /// What tells servers from each other, by number.
     fn traits(&self) -> Vec<ServerTraits> {
-        let traits = |server: &Option<Arc<Server>>| server.as_ref().map(|server| server.config().traits);
+        let traits = |server: &Option<Arc<Server>>| server.as_ref().map(|server| self.traits_of(server));
         self.servers.iter().map(|server| traits(server).unwrap_or_default()).collect()
     }
 
@@ -318,6 +326,34 @@ impl Live {
     pub fn change_standing(&self, server: &Server, change: impl FnOnce(&mut Standing)) -> Standing {
         let _one_at_a_time = self.changing.lock();
         self.stand(server, change)
+    }
+
+    /// A server has said how long a request may be that it takes, or that it does not know. The balancer goes by it where
+    /// the configuration leaves it to the server, and the configuration and its generation stay. True when that changes
+    /// something.
+    pub fn reported_max_model_len(&self, server: &Server, max_model_len: Option<u64>) -> bool {
+        let _one_at_a_time = self.changing.lock();
+        let in_force = self.get();
+        if !in_force.server(server.number()).is_some_and(|current| current.is(server)) {
+            return false;
+        }
+        let before = in_force.traits();
+        server.engine().lock().max_model_len = max_model_len;
+        let traits = in_force.traits();
+        let has_changed = traits != before;
+        if has_changed {
+            self.balancer.set_traits(&traits);
+        }
+        has_changed
+    }
+
+    /// A server's engine has said how busy it is, which counts less and less for so long. Gives what was counted on it here
+    /// at that moment beside; `None` when it has left, or the policy does not ask.
+    pub fn observed(&self, server: &Server, engine: EngineState, valid_for: Duration) -> Option<Observation> {
+        let _between_changes = self.changing.lock();
+        let in_force = self.get();
+        in_force.server(server.number()).filter(|current| current.is(server))?;
+        self.balancer.observed(server.number(), engine, valid_for.as_secs_f64())
     }
 
     fn stand(&self, server: &Server, change: impl FnOnce(&mut Standing)) -> Standing {

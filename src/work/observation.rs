@@ -47,7 +47,13 @@ impl Observation {
     /// difference that stays is traffic from elsewhere, or a fault.
     #[must_use]
     pub fn drift_requests(&self) -> f64 {
-        as_f64(self.engine.running.saturating_add(self.engine.waiting)) - as_f64(self.book.active())
+        as_f64(self.engine.running.saturating_add(self.engine.waiting)) - self.own_requests()
+    }
+
+    /// How many requests the book had.
+    #[must_use]
+    pub fn own_requests(&self) -> f64 {
+        as_f64(self.book.active())
     }
 
     /// What runs and waits there beyond the book, as far as it still counts. `kv_tokens`: the size of its cache; `mean_context_tokens`:

@@ -21,6 +21,7 @@ mod discovery; // servers that come and go
 mod drain; // servers that are to run empty
 mod edges; // what browsers and servers are told: CORS, forwarded headers
 mod engine; // what real servers do when their engine hangs, dies or shuts down
+mod engines; // what engines are asked, and what becomes of it
 mod estimate; // how much a request counts
 mod harness; // the support module itself, without Tidegate
 mod headers; // header fields in both directions, and the framing of responses

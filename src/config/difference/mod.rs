@@ -8,10 +8,9 @@ use std::fmt::Display;
 use serde_json::Value;
 
 use super::{
-    AdminAccess, Config, Group, QueueLimits, Retry, Server, ServerLimits, ServerTls, Shutdown, Timeouts, TlsListen,
+    AdminAccess, Config, Group, QueueLimits, Retry, Server, ServerLimits, ServerTls, Shutdown, Timeouts, TlsListen, Traits,
     summary,
 };
-use crate::work::ServerTraits;
 
 /// What a new configuration changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,6 +46,7 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
         timeouts,
         retry,
         health,
+        engines,
         queue,
         strip_request_headers,
         upstream_authorization,
@@ -80,6 +80,7 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
     changes.timeouts(&old.timeouts, timeouts);
     changes.retry(&old.retry, retry);
     changes.health(&old.health, health);
+    changes.engines(old.engines.as_ref(), engines.as_ref());
     changes.queue(&old.queue, queue);
     let (old_strip, new_strip) = (&old.strip_request_headers, strip_request_headers);
     changes.value("headers.strip", &summary::list(old_strip), &summary::list(new_strip));
@@ -191,7 +192,7 @@ impl Changes {
         self.value(&format!("{whose} max_active_tokens"), &shown(old.max_active_tokens), &shown(*max_active_tokens));
     }
 
-    fn traits(&mut self, whose: &str, old: &ServerTraits, new: &ServerTraits) {
+    fn traits(&mut self, whose: &str, old: &Traits, new: &Traits) {
         let shown = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
         for ((key, old), (_, new)) in summary::named_traits(old).into_iter().zip(summary::named_traits(new)) {
             self.value(&format!("{whose} {key}"), &shown(old), &shown(new));
@@ -363,7 +364,7 @@ mod tests {
                         kv_cache_tokens 7, media_tokens image 1369, audio 750, video 4784";
         assert!(changes(&pinned)[0].ends_with(expected), "{:?}", changes(&pinned));
         let traits = BASE.replace("name: b,", "name: b, max_model_len: 9,");
-        assert_eq!(changes(&traits), ["server z:1 max_model_len: none -> 9"]);
+        assert_eq!(changes(&traits), ["server z:1 max_model_len: auto -> 9"]);
         let source = BASE.replace("name: b,", "name: b, discover: {dns: 'n:1'},");
         assert_eq!(changes(&source), ["group b discover: none -> dns n:1"]);
         let limited = format!("{source}queue: {{server_max_in_flight: 4}}\n");
