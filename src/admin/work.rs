@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use crate::balance::WorkOnServer;
+use crate::balance::{LearnedEngine, WorkOnServer};
+use crate::config::Group;
 use crate::upstream::Moment;
 
 #[derive(Debug, Serialize)]
@@ -20,6 +21,18 @@ pub(super) struct WorkStatus<'a> {
     /// Of all work of the last minute.
     long_share: f64,
     servers: Vec<ServerWork<'a>>,
+    engines: Vec<EngineWork<'a>>,
+}
+
+/// What was learned of the engines of one group.
+#[derive(Debug, Serialize)]
+struct EngineWork<'a> {
+    group: &'a str,
+    microseconds_per_token: f64,
+    nanoseconds_per_token_pair: f64,
+    floor_seconds: f64,
+    /// First tokens on idle servers that it rests on.
+    first_tokens: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -45,6 +58,13 @@ impl<'a> WorkStatus<'a> {
             let name = name(server)?;
             Some(ServerWork { name, prefill_seconds: prefill_s, prefilling, prefilling_long, streams, context_tokens })
         };
+        let engine = |(group, engine): (&'a Group, &LearnedEngine)| EngineWork {
+            group: &group.name,
+            microseconds_per_token: engine.per_token_s * 1e6,
+            nanoseconds_per_token_pair: engine.per_token_pair_s * 1e9,
+            floor_seconds: engine.floor_s,
+            first_tokens: engine.first_tokens,
+        };
         Some(Self {
             lanes: work.lanes.iter().filter_map(|number| name(*number)).collect(),
             held: work.held,
@@ -54,6 +74,7 @@ impl<'a> WorkStatus<'a> {
             mean_output_tokens: work.mean_output_tokens,
             long_share: work.long_share,
             servers: work.servers.iter().filter_map(server).collect(),
+            engines: moment.in_force.config.groups.iter().zip(&work.engines).map(engine).collect(),
         })
     }
 }

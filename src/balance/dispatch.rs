@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::policy::{ByWork, WorkKind};
 use super::{Admission, Topology, Tried, Unavailable, Usage};
 use crate::prompt::{Demand, Work};
-use crate::work::{self, Dispatcher, EngineState, Observation, Outcome, Rejection, Request, RequestId, ServerSpec, ServerTraits};
+use crate::work::{self, Coefficients, Dispatcher, EngineState, Observation, Outcome, Rejection, Request, RequestId, ServerSpec, ServerTraits};
 
 /// Tells the time, in seconds since any epoch.
 pub type Clock = Arc<dyn Fn() -> f64 + Send + Sync>;
@@ -46,6 +46,21 @@ pub struct WorkSnapshot {
     pub long_share: f64,
     /// By place in the configured order.
     pub servers: Vec<WorkOnServer>,
+    /// What was learned of the engines of each group.
+    pub engines: Vec<LearnedEngine>,
+}
+
+/// What was learned of the engines of one group.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LearnedEngine {
+    /// b: prefill of one new token, in seconds.
+    pub per_token_s: f64,
+    /// d: prefill of one pair of a new token and one before it, in seconds.
+    pub per_token_pair_s: f64,
+    /// From dispatch to the first token of a prompt without length, in seconds.
+    pub floor_s: f64,
+    /// First tokens on idle servers that this rests on.
+    pub first_tokens: u64,
 }
 
 /// What runs on one server, in the terms of the policies by work.
@@ -158,6 +173,7 @@ impl Dispatch {
             mean_output_tokens: fleet.learned.mean_output_tokens(),
             long_share: fleet.learned.long_share(),
             servers: self.numbers.iter().enumerate().map(on).collect(),
+            engines: fleet.calibration().classes().iter().map(LearnedEngine::of).collect(),
         }
     }
 
@@ -240,6 +256,18 @@ impl Dispatch {
             0 => Some(Unavailable::NoneLive),
             _ if fleet.up().any(|place| fleet.takes(place)) => None,
             _ => Some(Unavailable::NoneFree),
+        }
+    }
+}
+
+impl LearnedEngine {
+    fn of(coefficients: &Coefficients) -> Self {
+        let profile = coefficients.profile();
+        Self {
+            per_token_s: profile.per_token_s,
+            per_token_pair_s: profile.per_token_pair_s,
+            floor_s: profile.prefill_s(1, 0),
+            first_tokens: coefficients.times(),
         }
     }
 }

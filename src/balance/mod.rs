@@ -76,7 +76,7 @@ use parking_lot::Mutex;
 
 pub use admission::Admission;
 pub use bucket::{Bucket, BucketChoice, BucketError, Buckets, Candidate, Neighbours, RedirectTuning};
-pub use dispatch::{Clock, WorkOnServer, WorkSnapshot};
+pub use dispatch::{Clock, LearnedEngine, WorkOnServer, WorkSnapshot};
 use dispatch::{Decision, Dispatch};
 pub use lease::{Lease, Placement, Progress};
 use load::Ledger;
