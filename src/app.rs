@@ -3,17 +3,16 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use pingora::proxy::http_proxy;
 use pingora::server::configuration::Opt;
 use pingora::server::{RunArgs, Server};
 use pingora::services::background::background_service;
-use pingora::services::listening::Service;
 
 use crate::admin::{self, Admin};
 use crate::cli::Demo;
 use crate::config::{self, Config, Flags, Refusal};
 use crate::demo::{self, DemoSettings};
 use crate::discovery;
+use crate::engines;
 use crate::drain::{Closable, Drain, Signals, Sockets};
 use crate::health::{self, Health};
 use crate::launcher::Launcher;
@@ -95,12 +94,11 @@ pub fn build(config: Config, origin: Option<Origin>, upgrade: bool) -> Result<Pr
     };
     let health = Arc::new(Health::new(Arc::clone(&live)));
     let proxy = Proxy::new(Arc::clone(&live), Arc::clone(&health), Arc::clone(&drain));
-    let proxy = http_proxy(&server.configuration, proxy);
-    let mut connections = ClientConnections::new(proxy, Arc::clone(&live), Arc::clone(&drain));
+    let mut connections = ClientConnections::new(Arc::clone(&live), Arc::clone(&drain));
     if let Some(tls) = &config.tls {
         connections = connections.with_tls(tls, &config.listen);
     }
-    let mut clients = Service::new("clients".to_owned(), connections);
+    let mut clients = connections.service(&server.configuration, proxy);
     for address in &config.listen {
         clients.add_tcp(&address.to_string());
         log::info!("listening on {address}");
@@ -118,6 +116,7 @@ pub fn build(config: Config, origin: Option<Origin>, upgrade: bool) -> Result<Pr
     {
         log::warn!("SIGHUP cannot be received ({error}); reload with POST /reload");
     }
+    server.add_service(engines::service(Arc::clone(&live)));
     discovery::look_before_start(&live);
     server.add_service(discovery::service(Arc::clone(&live)));
     let reloader = Arc::new(Reloader::new(Arc::clone(&live), origin));

@@ -320,7 +320,7 @@ mod tests {
             panic!("not the policy")
         };
         assert_eq!((arguments.servers, arguments.policy.as_deref()), (Some(3), Some("lanes")));
-        assert_eq!((arguments.engine.lanes, arguments.engine.profile.as_str()), (Some(1), "llama3-8b-a100"));
+        assert_eq!((arguments.engine.lanes, arguments.engine.profile), (Some(1), None));
         for line in ["policy", "policy --stdio --servers 0", "policy --stdio -c f --servers 2"] {
             assert!(parsed(line).is_err(), "{line}");
         }

@@ -15,12 +15,14 @@
 //! # Who may know whom
 //!
 //! ```text
-//! main -> app -> proxy  -> access, prompt, balance, metrics, queue, upstream, health, drain, tls
+//! main -> app -> proxy  -> access, prompt, balance, metrics, queue, upstream, health, engines, drain, tls
 //!                health -> upstream, metrics, tls      (upstream keeps each server's record)
+//!                engines -> upstream, metrics, prompt, tls (upstream keeps each engine's report)
 //!                admin  -> balance, metrics, queue, upstream, drain, reload
 //!                reload -> discovery, upstream, config
 //!                discovery -> upstream, config
-//!                upstream (what is in force) -> access, balance, metrics, queue, config, health (its records)
+//!                upstream (what is in force) -> access, balance, metrics, queue, config, health and engines
+//!                                              (their records)
 //!                queue  -> balance, metrics
 //!                drain  -> upstream         (how long an end may take)
 //!         config -> access, balance, prompt, tls (only to build their types)
@@ -52,6 +54,7 @@
 //! | what happens in a phase | `src/proxy/` (start at `mod.rs`) |
 //! | when a request is tried elsewhere | `src/proxy/retry.rs` |
 //! | when a server is taken out, and comes back | `src/health/record.rs` |
+//! | what servers are asked of their engines, and what becomes of it | `src/engines/` |
 //! | an error answer | `src/proxy/reject.rs` |
 //! | who may do what: keys, closed paths, CORS | `src/access/` |
 //! | a time limit towards a server | `src/proxy/silence.rs` |
@@ -79,6 +82,7 @@ pub mod demo;
 pub mod discovery;
 pub mod drain;
 pub mod drive;
+pub mod engines;
 pub mod health;
 pub mod healthcheck;
 pub mod launcher;

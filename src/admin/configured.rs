@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::allowed::AccessStatus;
-use crate::balance::{Bucket, Neighbours, Policy, RedirectTuning, Ties};
-use crate::config::{Config, Health, QueueLimits, Retry, Shutdown, Timeouts, TlsListen};
+use crate::balance::{Bucket, ByWork, Neighbours, Policy, RedirectTuning, Ties, WorkKind};
+use crate::config::{Config, Engines, Health, QueueLimits, Retry, Shutdown, Timeouts, TlsListen};
 use crate::tls::Listener;
 
 #[derive(Debug, Serialize)]
@@ -17,6 +17,22 @@ pub(super) struct PolicyStatus {
     name: &'static str,
     tuning: Option<TuningStatus>,
     pub(super) buckets: Vec<BucketStatus>,
+    /// Null unless the policy is one by work.
+    by_work: Option<ByWorkStatus>,
+}
+
+/// How requests are routed by work, as configured. Null is learned; what was learned stands in `work`.
+#[derive(Debug, Serialize)]
+struct ByWorkStatus {
+    lanes: Option<usize>,
+    long_from_tokens: Option<u64>,
+    max_hold_seconds: f64,
+    engine_profile: &'static str,
+    max_num_batched_tokens: u64,
+    kv_cache_tokens: u64,
+    image_tokens: u64,
+    audio_tokens: u64,
+    video_tokens: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -49,6 +65,8 @@ pub(super) struct ConfigStatus {
     timeouts_seconds: TimeoutsStatus,
     retry: RetryStatus,
     health: HealthStatus,
+    /// Null: they are not asked.
+    engines: Option<EnginesStatus>,
     queue: QueueStatus,
     strip_request_headers: Vec<String>,
     access: AccessStatus,
@@ -89,6 +107,12 @@ pub(super) struct TimeoutsStatus {
 }
 
 #[derive(Debug, Serialize)]
+pub(super) struct EnginesStatus {
+    interval_seconds: f64,
+    timeout_seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
 pub(super) struct QueueStatus {
     max_requests: usize,
     max_bytes: usize,
@@ -120,11 +144,29 @@ pub(super) fn ties_name(ties: Ties) -> &'static str {
 impl PolicyStatus {
     pub(super) fn of(policy: &Policy) -> Self {
         let (tuning, ranges) = match policy {
-            Policy::ReferencePlain => (None, &[][..]),
+            Policy::ReferencePlain | Policy::ByWork(_) => (None, &[][..]),
             Policy::ReferenceBucket(buckets) => (Some(TuningStatus::of(buckets.tuning())), buckets.ranges()),
         };
+        let by_work = if let Policy::ByWork(by_work) = policy { Some(ByWorkStatus::of(by_work)) } else { None };
         let bucket = |range: &Bucket| BucketStatus { from_tokens: range.from, to_tokens: range.to };
-        Self { name: policy.name(), tuning, buckets: ranges.iter().map(bucket).collect() }
+        Self { name: policy.name(), tuning, buckets: ranges.iter().map(bucket).collect(), by_work }
+    }
+}
+
+impl ByWorkStatus {
+    fn of(by_work: &ByWork) -> Self {
+        let ByWork { kind, profile, long_from_tokens, hold, media } = by_work;
+        Self {
+            lanes: if let WorkKind::Lanes { count } = kind { *count } else { None },
+            long_from_tokens: *long_from_tokens,
+            max_hold_seconds: hold.max_wait_s,
+            engine_profile: profile.name,
+            max_num_batched_tokens: profile.budget_tokens,
+            kv_cache_tokens: profile.kv_tokens,
+            image_tokens: media.image_tokens,
+            audio_tokens: media.audio_tokens,
+            video_tokens: media.video_tokens,
+        }
     }
 }
 
@@ -158,6 +200,7 @@ impl ConfigStatus {
             timeouts,
             retry,
             health,
+            engines,
             queue,
             strip_request_headers,
             upstream_authorization,
@@ -176,6 +219,7 @@ impl ConfigStatus {
             timeouts_seconds: TimeoutsStatus::of(timeouts),
             retry: RetryStatus::of(retry),
             health: HealthStatus::of(health),
+            engines: engines.as_ref().map(EnginesStatus::of),
             queue: QueueStatus::of(queue),
             strip_request_headers: strip_request_headers.iter().map(ToString::to_string).collect(),
             access: AccessStatus::of(access),
@@ -286,6 +330,13 @@ impl TimeoutsStatus {
             client_keepalive: client_keepalive.as_secs_f64(),
             server_keepalive: server_keepalive.as_secs_f64(),
         }
+    }
+}
+
+impl EnginesStatus {
+    fn of(engines: &Engines) -> Self {
+        let Engines { interval, timeout } = engines;
+        Self { interval_seconds: interval.as_secs_f64(), timeout_seconds: timeout.as_secs_f64() }
     }
 }
 

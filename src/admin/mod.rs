@@ -9,9 +9,11 @@ mod access;
 mod allowed;
 mod change;
 mod configured;
+mod engine;
 mod status;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -4,6 +4,8 @@
 use serde::Serialize;
 
 use super::configured::{ConfigStatus, PolicyStatus, ties_name};
+use super::engine::EngineStatus;
+use super::work::WorkStatus;
 use crate::metrics::{Outcome, Totals};
 use crate::reload::Reloader;
 use crate::upstream::{Moment, Server, Verdict};
@@ -35,6 +37,8 @@ struct Status<'a> {
     groups: Vec<GroupStatus<'a>>,
     /// Servers that are in no group any more, while requests run on them.
     leaving: Vec<ServerStatus<'a>>,
+    /// What the policy by work knows; null when the policy is another one.
+    work: Option<WorkStatus<'a>>,
     totals: TotalsStatus,
     config: ConfigStatus,
 }
@@ -74,7 +78,10 @@ struct ServerStatus<'a> {
     draining: bool,
     /// Whether it is being drained and nothing runs on it any more.
     drained: bool,
+    /// What its engine has said of itself; null when it has said nothing.
+    engine: Option<EngineStatus>,
 }
+
 
 #[derive(Serialize)]
 struct RefusedStatus {
@@ -142,6 +149,7 @@ pub(super) fn json(reloader: &Reloader) -> Vec<u8> {
         groups,
         leaving: leaving.filter(|server| server.in_flight > 0).collect(),
         policy,
+        work: WorkStatus::of(&moment),
         totals: TotalsStatus::of(&live.metrics().totals()),
         config: ConfigStatus::of(&in_force.config),
     };
@@ -175,6 +183,7 @@ impl<'a> ServerStatus<'a> {
             probes_failed,
             draining: standing.is_draining(),
             drained: standing.is_draining() && usage.in_flight == 0,
+            engine: EngineStatus::of(&server.engine().lock()),
         }
     }
 }

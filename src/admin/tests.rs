@@ -209,6 +209,7 @@ async fn status_shows_the_configuration_in_force() {
             "name": "reference_bucket",
             "tuning": { "sensitivity": 2.0, "affinity_strength": 0.1, "threshold": 0.12, "neighbours": "all" },
             "buckets": [{ "from_tokens": 0, "to_tokens": 1_000 }, { "from_tokens": 1_000, "to_tokens": 4_000 }],
+            "by_work": null,
         })
     );
     assert_eq!(status["ties"], "least_recently_used");
@@ -255,7 +256,7 @@ async fn plain_mode_has_no_ranges_and_no_tuning() {
     let config = Config { policy: Policy::ReferencePlain, ties: Ties::First, ..config() };
     let running = Running::start(config);
     let status = running.status().await;
-    assert_eq!(status["policy"], json!({ "name": "reference_plain", "tuning": null, "buckets": [] }));
+    assert_eq!(status["policy"], json!({ "name": "reference_plain", "tuning": null, "buckets": [], "by_work": null }));
     assert_eq!(status["ties"], "first");
     for group in status["groups"].as_array().unwrap() {
         assert_eq!((&group["from_tokens"], &group["to_tokens"]), (&Value::Null, &Value::Null));

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Balancer, Load};
+use super::{Balancer, Load, Place};
+use crate::work::RequestId;
 
 /// A request's place on a server. While it lives the request's load is counted; dropping it gives the load back.
 ///
@@ -12,11 +13,16 @@ use super::{Balancer, Load};
 #[derive(Debug)]
 pub struct Lease {
     pub(super) balancer: Arc<Balancer>,
-    pub(super) server: usize,
-    pub(super) group: usize,
-    pub(super) standard_group: usize,
-    pub(super) placement: Placement,
-    pub(super) load: Load,
+    pub(super) place: Place,
+    pub(super) is_answered: bool,
+    pub(super) generated: Option<u64>,
+}
+
+/// Tells the policy how a running request gets on. Says nothing any more once its lease has dropped.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    balancer: Arc<Balancer>,
+    request: RequestId,
 }
 
 /// Why a request is in the group where it is.
@@ -30,35 +36,77 @@ pub enum Placement {
     Failover,
 }
 
+impl Placement {
+    /// The name in logs and in what drives policies from outside.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Standard => "standard",
+            Self::Redirected => "redirected",
+            Self::Failover => "failover",
+        }
+    }
+}
+
 impl Lease {
     /// The number of the server.
     #[must_use]
     pub fn server(&self) -> usize {
-        self.server
+        self.place.server
     }
 
     /// The group that the server belonged to when it was chosen.
     #[must_use]
     pub fn group(&self) -> usize {
-        self.group
+        self.place.group
     }
 
     /// The group that the request's length is for.
     #[must_use]
     pub fn standard_group(&self) -> usize {
-        self.standard_group
+        self.place.standard_group
     }
 
     /// Why the request is in this group.
     #[must_use]
     pub fn placement(&self) -> Placement {
-        self.placement
+        self.place.placement
+    }
+
+    /// Why the policy has chosen the server, in a word or two of a closed list.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        self.place.reason
+    }
+
+    /// Tells the policy how the request gets on; `None` when the policy does not ask.
+    #[must_use]
+    pub fn progress(&self) -> Option<Progress> {
+        self.place.request.map(|request| Progress { balancer: Arc::clone(&self.balancer), request })
+    }
+
+    /// The request was answered to its end, with so many tokens if that is known. The load is still given back by the
+    /// drop.
+    pub fn answered(&mut self, generated: Option<u64>) {
+        (self.is_answered, self.generated) = (true, generated);
     }
 
     /// The load that is counted while the lease lives.
     #[must_use]
     pub fn load(&self) -> Load {
-        self.load
+        self.place.load
+    }
+}
+
+impl Progress {
+    /// The first token of the answer has been seen.
+    pub fn first_token(&self) {
+        self.balancer.progress(|dispatch| dispatch.first_token(self.request));
+    }
+
+    /// So many tokens have been generated in all.
+    pub fn generated(&self, tokens: u64) {
+        self.balancer.progress(|dispatch| dispatch.generated(self.request, tokens));
     }
 }
 

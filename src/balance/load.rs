@@ -165,6 +165,11 @@ impl Ledger {
         free
     }
 
+    /// Whether there is anything to be said of a server of this number.
+    pub(super) fn knows(&self, server: usize) -> bool {
+        server < self.servers.len()
+    }
+
     pub(super) fn server(&self, server: usize) -> Usage {
         self.servers[server].usage
     }

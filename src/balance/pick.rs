@@ -30,6 +30,11 @@ impl Tried {
         self.0.contains(&server)
     }
 
+    /// The servers that were tried.
+    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().copied()
+    }
+
     /// Whether no server was tried.
     #[must_use]
     pub fn is_empty(&self) -> bool {

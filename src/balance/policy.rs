@@ -1,7 +1,8 @@
 //! The policies: how much a request weighs, and among which servers it may choose.
 
 use super::{Buckets, Load};
-use crate::prompt::Demand;
+use crate::prompt::{Demand, MediaCosts};
+use crate::work::{self, Dispatcher, HoldLimits, Lanes, LeastWork, Profile, ServerSpec, Settings};
 
 /// How a request finds its group.
 #[derive(Debug, Clone, PartialEq)]
@@ -10,6 +11,56 @@ pub enum Policy {
     ReferencePlain,
     /// The example's dynamic-bucket mode: one group per bucket, a quarter token per byte. See [`Buckets`].
     ReferenceBucket(Buckets),
+    /// By predicted work in seconds. See [`work`](crate::work).
+    ByWork(ByWork),
+}
+
+/// How to route by work.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ByWork {
+    /// Which of the policies.
+    pub kind: WorkKind,
+    /// What the engines can do, until it is learned.
+    pub profile: Profile,
+    /// Pins what counts as long, in tokens.
+    pub long_from_tokens: Option<u64>,
+    /// Bounds of what is held.
+    pub hold: HoldLimits,
+    /// What images, sounds and films count as.
+    pub media: MediaCosts,
+}
+
+/// The policies that route by work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkKind {
+    /// Long prefills one at a time on the last servers; see [`Lanes`](crate::work::Lanes).
+    Lanes {
+        /// Pins how many servers are lanes.
+        count: Option<usize>,
+    },
+    /// Where it costs least; see [`LeastWork`](crate::work::LeastWork).
+    LeastWork,
+}
+
+impl ByWork {
+    /// What the dispatcher goes by.
+    pub(super) fn settings(&self) -> Settings {
+        Settings { profile: self.profile, hold: self.hold, long_from_tokens: self.long_from_tokens }
+    }
+
+    /// The policy, to which nothing has happened yet.
+    pub(super) fn policy(&self) -> Box<dyn work::Policy> {
+        match self.kind {
+            WorkKind::Lanes { count } => Box::new(Lanes::new(count)),
+            WorkKind::LeastWork => Box::new(LeastWork),
+        }
+    }
+
+    /// A dispatcher for these servers, to which nothing has happened yet.
+    #[must_use]
+    pub fn dispatcher(&self, servers: &[ServerSpec]) -> Dispatcher {
+        Dispatcher::of_servers(servers, self.settings(), self.policy())
+    }
 }
 
 impl Policy {
@@ -19,13 +70,25 @@ impl Policy {
         match self {
             Self::ReferencePlain => "reference_plain",
             Self::ReferenceBucket(_) => "reference_bucket",
+            Self::ByWork(ByWork { kind: WorkKind::Lanes { .. }, .. }) => "lanes",
+            Self::ByWork(ByWork { kind: WorkKind::LeastWork, .. }) => "least_work",
+        }
+    }
+
+    /// What images, sounds and films count as, for policies that ask.
+    #[must_use]
+    pub fn media(&self) -> MediaCosts {
+        match self {
+            Self::ByWork(by_work) => by_work.media,
+            Self::ReferencePlain | Self::ReferenceBucket(_) => MediaCosts::default(),
         }
     }
 
     /// How much a request weighs while it runs.
     ///
     /// Plain mode: `bytes + 0.5 x max_tokens`, or `bytes + max_tokens` with `ignore_eos`. Bucket mode: `bytes / 4`
-    /// (the example's estimate of prompt tokens); the output does not count.
+    /// (the example's estimate of prompt tokens); the output does not count. By work it is the prompt's estimated
+    /// tokens, which serves limits and people: decisions are made on the [`Book`](crate::work::Book).
     #[must_use]
     pub fn load_of(&self, demand: &Demand) -> Load {
         match self {
@@ -35,6 +98,7 @@ impl Policy {
                 Load::from_millitokens(demand.body_bytes.saturating_mul(1_000).saturating_add(output))
             }
             Self::ReferenceBucket(_) => Load::from_millitokens(demand.body_bytes.saturating_mul(250)),
+            Self::ByWork(_) => Load::from_millitokens(demand.prompt_tokens().saturating_mul(1_000)),
         }
     }
 }
@@ -46,7 +110,8 @@ mod tests {
     use crate::prompt::Budget;
 
     fn demand(body_bytes: u64, max_tokens: f64, ignore_eos: bool) -> Demand {
-        Demand { body_bytes, max_tokens: Budget::from_fractional_tokens(max_tokens), ignore_eos }
+        let max_tokens = Budget::from_fractional_tokens(max_tokens);
+        Demand { body_bytes, max_tokens, ignore_eos, work: None }
     }
 
     #[test]

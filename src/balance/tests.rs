@@ -56,6 +56,7 @@ impl Model {
             servers: (0..self.last_chosen.len()).map(|server| self.usage(&[server])).collect(),
             groups: self.groups.iter().map(|group| self.usage(group)).collect(),
             admissions: self.admissions.clone(),
+            work: None,
         }
     }
 
@@ -163,6 +164,7 @@ fn any_demand() -> impl Strategy<Value = Demand> {
         body_bytes,
         max_tokens: Budget::from_fractional_tokens(tokens),
         ignore_eos,
+        work: None,
     })
 }
 
@@ -254,7 +256,7 @@ proptest! {
                 Step::Regroup(places) => {
                     model.groups = dealt(&places, servers, sizes.len());
                     let topology = Topology::new(model.groups.clone()).unwrap();
-                    balancer.reconfigure(topology, model.policy.clone(), ties).unwrap();
+                    balancer.reconfigure(topology, model.policy.clone(), ties, &[]).unwrap();
                 }
             }
             prop_assert_eq!(balancer.snapshot(), model.snapshot());
@@ -289,11 +291,11 @@ fn assert_a_burst_spreads(balancer: &Arc<Balancer>) {
     for round in 0..10 {
         let leases: Vec<Lease> = thread::scope(|scope| {
             let sender = |first: usize| {
-                let start = &start;
+                let (start, demand) = (&start, &demand);
                 scope.spawn(move || {
                     start.wait();
                     let requests = (first..REQUESTS).step_by(threads);
-                    requests.map(|_| balancer.acquire(&demand, &Tried::default()).unwrap()).collect::<Vec<_>>()
+                    requests.map(|_| balancer.acquire(demand, &Tried::default()).unwrap()).collect::<Vec<_>>()
                 })
             };
             let senders: Vec<_> = (0..threads).map(sender).collect();
@@ -403,7 +405,7 @@ fn whoever_waits_is_told_when_a_place_may_be_free() {
     balancer.set_admission(0, Admission::closed());
     balancer.set_admission(0, Admission::default());
     assert_eq!(times(), 3);
-    balancer.reconfigure(Topology::split_evenly(1, 1).unwrap(), Policy::ReferencePlain, Ties::First).unwrap();
+    balancer.reconfigure(Topology::split_evenly(1, 1).unwrap(), Policy::ReferencePlain, Ties::First, &[]).unwrap();
     assert_eq!(times(), 4);
 }
 
@@ -412,7 +414,7 @@ fn a_server_that_left_is_counted_until_its_last_request_ends_and_then_gives_its_
     let balancer = plain(2, Ties::First);
     let lease = balancer.acquire(&Demand::of_bytes(100), &Tried::default()).unwrap();
     let only_the_other = Topology::new(vec![vec![1]]).unwrap();
-    balancer.reconfigure(only_the_other, Policy::ReferencePlain, Ties::First).unwrap();
+    balancer.reconfigure(only_the_other, Policy::ReferencePlain, Ties::First, &[]).unwrap();
     assert_eq!(balancer.snapshot().servers[0], Usage { load: lease.load(), in_flight: 1 });
     assert_eq!(balancer.snapshot().groups[0], Usage::default());
     assert_eq!(balancer.add_server(Admission::default(), &[]), 2, "its number is in use");

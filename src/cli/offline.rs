@@ -29,9 +29,9 @@ pub struct PolicyArgs {
 /// Flags that both commands have.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub struct EngineArgs {
-    /// What a server can do: llama3-8b-a100 or llama3-70b-tp8
-    #[arg(long, value_name = "NAME", default_value = "llama3-8b-a100")]
-    pub profile: String,
+    /// What a server can do: llama3-8b-a100 or llama3-70b-tp8 [default: the file's, else llama3-8b-a100]
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
     /// Keep the number of lanes at this [default: follow the traffic]
     #[arg(long, value_name = "N")]
     pub lanes: Option<usize>,

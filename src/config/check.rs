@@ -9,13 +9,13 @@ use super::draft::{Bound, Draft, GroupDraft, ServerDraft};
 use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
 use super::tls::{Loading, UpstreamTlsDraft};
-use super::{Config, Discover, Group, Server, ServerLimits};
+use super::{Config, Discover, Group, QueueLimits, Server, ServerLimits, Traits};
 use crate::balance::{Bucket, Buckets, Policy};
 
 impl Draft {
     /// Judges the values together; `None` when something, here or before, forbids to start.
     pub(super) fn check(self, problems: &Problems) -> Option<Config> {
-        let policy = policy(&self.policy, &self.groups, problems);
+        let policy = policy(&self.policy, &self.groups, &self.queue, problems);
         let listen = listeners(&self.listen, &[], problems);
         let tls_listen = listeners(&self.tls.listen, &listen, problems);
         let all_listen = [listen.as_slice(), &tls_listen].concat();
@@ -39,6 +39,7 @@ impl Draft {
             timeouts: self.timeouts,
             retry: self.retry,
             health: self.health,
+            engines: self.engines,
             queue: self.queue,
             strip_request_headers: self.strip,
             upstream_authorization: self.upstream_authorization,
@@ -50,12 +51,16 @@ impl Draft {
     }
 }
 
-fn policy(draft: &PolicyDraft, groups: &[GroupDraft], problems: &Problems) -> Option<Policy> {
-    let ranges = ranges(groups, draft.kind.value == Kind::ReferenceBucket, problems);
-    if draft.kind.value == Kind::ReferencePlain {
-        draft.warn_of_unused_tuning(problems);
+fn policy(draft: &PolicyDraft, groups: &[GroupDraft], queue: &QueueLimits, problems: &Problems) -> Option<Policy> {
+    let kind = draft.kind.value;
+    let ranges = ranges(groups, kind == Kind::ReferenceBucket, problems);
+    draft.warn_of_unused_keys(problems);
+    if let Some(by_work) = draft.by_work(queue) {
+        return Some(Policy::ByWork(by_work));
+    }
+    if kind == Kind::ReferencePlain {
         for bound in groups.iter().filter_map(|group| group.bound.given()) {
-            problems.warn(&bound.spot, "has no effect with policy.kind reference_plain");
+            problems.warn(&bound.spot, format!("has no effect with policy.kind {}", kind.name()));
         }
         return Some(Policy::ReferencePlain);
     }
@@ -189,17 +194,18 @@ fn groups(
     }
     let mut loading = Loading::new(upstream_tls, problems);
     let mut groups = Vec::new();
-    for GroupDraft { name, servers, discover, .. } in drafts {
-        let servers = servers.into_iter().map(|draft| server(draft, limits, &mut loading)).collect();
-        let discover = discover.map(|draft| discovered(draft, limits, &mut loading));
+    for GroupDraft { name, servers, discover, traits, .. } in drafts {
+        let traits = traits.or(Traits::default());
+        let servers = servers.into_iter().map(|draft| server(draft, limits, traits, &mut loading)).collect();
+        let discover = discover.map(|draft| discovered(draft, limits, traits, &mut loading));
         groups.extend(name.map(|name| Group { name: name.value, servers, discover }));
     }
     groups
 }
 
-fn server(draft: Located<ServerDraft>, limits: ServerLimits, loading: &mut Loading<'_>) -> Server {
-    let Located { value: ServerDraft { endpoint, https, name, authorization, is_drained, limits: own, tls }, spot } =
-        draft;
+fn server(draft: Located<ServerDraft>, limits: ServerLimits, traits: Traits, loading: &mut Loading<'_>) -> Server {
+    let Located { value: draft, spot } = draft;
+    let ServerDraft { endpoint, https, name, authorization, is_drained, limits: own, traits: own_traits, tls } = draft;
     Server {
         name: name.unwrap_or_else(|| endpoint.authority()),
         tls: loading.load(https, &tls, Some(&endpoint.host), &spot),
@@ -208,10 +214,11 @@ fn server(draft: Located<ServerDraft>, limits: ServerLimits, loading: &mut Loadi
         authorization,
         is_drained,
         limits: own.or(limits),
+        traits: own_traits.or(traits),
     }
 }
 
-fn discovered(draft: DiscoverDraft, limits: ServerLimits, loading: &mut Loading<'_>) -> Discover {
+fn discovered(draft: DiscoverDraft, limits: ServerLimits, traits: Traits, loading: &mut Loading<'_>) -> Discover {
     let DiscoverDraft { source: Located { value: source, spot }, interval, https, tls } = draft;
     let host = match &source {
         Source::Dns { host, .. } => Some(host.as_str()),
@@ -219,7 +226,7 @@ fn discovered(draft: DiscoverDraft, limits: ServerLimits, loading: &mut Loading<
         Source::File(_) => None,
     };
     let tls = loading.load(https, &tls, host, &spot);
-    Discover { source, interval, limits, tls }
+    Discover { source, interval, limits, traits, tls }
 }
 
 impl Bound {

@@ -8,7 +8,7 @@ use super::problem::Located;
 use super::section::{Parsed, Section, or_none};
 use super::tls::UpstreamTlsDraft;
 use super::yaml::Node;
-use super::{ServerLimits, ServerTls, address, value};
+use super::{ServerLimits, ServerTls, Traits, address, value};
 
 /// How often a source is asked unless the file says otherwise.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(10);
@@ -25,6 +25,8 @@ pub struct Discover {
     pub interval: Duration,
     /// How much each of its servers is given at once.
     pub limits: ServerLimits,
+    /// What tells its servers from others.
+    pub traits: Traits,
     /// How its servers are reached over TLS; `None` is plain HTTP.
     pub tls: Option<ServerTls>,
 }

@@ -13,9 +13,10 @@ use super::problem::{Located, Problems, Spot};
 use super::section::{Item, Parsed, Section, or_none};
 use super::settings::OwnLimits;
 use super::tls::{TlsDraft, UpstreamTlsDraft};
+use super::traits::OwnTraits;
 use super::yaml::Node;
 use super::{
-    AdminAccess, Environment, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts, access, discover, secret, settings,
+    AdminAccess, Engines, Environment, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts, access, discover, secret, settings,
     value,
 };
 use crate::access::Rules;
@@ -35,6 +36,7 @@ pub(super) struct Draft {
     pub(super) timeouts: Timeouts,
     pub(super) retry: Retry,
     pub(super) health: Health,
+    pub(super) engines: Option<Engines>,
     pub(super) queue: QueueLimits,
     /// For servers without limits of their own.
     pub(super) server_limits: ServerLimits,
@@ -54,6 +56,8 @@ pub(super) struct GroupDraft {
     pub(super) bound: Bound,
     pub(super) servers: Vec<Located<ServerDraft>>,
     pub(super) discover: Option<DiscoverDraft>,
+    /// For its servers without traits of their own.
+    pub(super) traits: OwnTraits,
 }
 
 /// The upper bound of a group's prompt lengths, in tokens.
@@ -73,6 +77,7 @@ pub(super) struct ServerDraft {
     pub(super) authorization: Option<HeaderValue>,
     pub(super) is_drained: bool,
     pub(super) limits: OwnLimits,
+    pub(super) traits: OwnTraits,
     pub(super) tls: UpstreamTlsDraft,
 }
 
@@ -86,6 +91,7 @@ impl ServerDraft {
             authorization: None,
             is_drained: false,
             limits: OwnLimits::default(),
+            traits: OwnTraits::default(),
             tls: UpstreamTlsDraft::default(),
         }
     }
@@ -107,6 +113,7 @@ impl Draft {
             timeouts: Timeouts::default(),
             retry: Retry::default(),
             health: Health::default(),
+            engines: Some(Engines::default()),
             queue: QueueLimits::default(),
             server_limits: ServerLimits::default(),
             strip: settings::default_strip(),
@@ -141,6 +148,7 @@ impl Draft {
             draft.timeouts = section.section("timeouts", settings::timeouts);
             draft.retry = section.section("retry", settings::retry);
             draft.health = section.section("health", health::health);
+            draft.engines = section.section("engines", Engines::read);
             (draft.queue, draft.server_limits) = section.section("queue", settings::queue);
             draft.strip = section.section("headers", settings::strip);
             (draft.upstream_authorization, draft.upstream_tls) = section.section("upstream", |section| {
@@ -170,7 +178,8 @@ impl GroupDraft {
     fn named(name: &str) -> Self {
         let spot = Spot::named("--server-hosts");
         let name = Some(Located::new(name.to_owned(), spot.clone()));
-        Self { spot, name, bound: Bound::Absent, servers: Vec::new(), discover: None }
+        let traits = OwnTraits::default();
+        Self { spot, name, bound: Bound::Absent, servers: Vec::new(), discover: None, traits }
     }
 }
 
@@ -203,13 +212,14 @@ fn group(item: &Item<'_>, environment: Environment<'_>) -> GroupDraft {
             (None, true) => Bound::Refused,
             (None, false) => Bound::Absent,
         };
+        let traits = OwnTraits::read(section);
         let discover = section.section("discover", discover::read);
         let servers = match &discover {
             Some(_) => section.list("servers", "servers").unwrap_or_default(),
             None => section.filled_list("servers", "servers"),
         };
         let servers = servers.iter().filter_map(|item| server(item, environment)).collect();
-        GroupDraft { spot: section.spot().clone(), name, bound, servers, discover }
+        GroupDraft { spot: section.spot().clone(), name, bound, servers, discover, traits }
     })
 }
 
@@ -225,8 +235,9 @@ fn server(item: &Item<'_>, environment: Environment<'_>) -> Option<Located<Serve
         let authorization = secret::authorization(section, environment);
         let is_drained = section.value("drain", value::switch).is_some_and(|drain| drain.value);
         let limits = OwnLimits::read(section);
+        let traits = OwnTraits::read(section);
         let tls = section.section("tls", UpstreamTlsDraft::read);
         let Located { value: (endpoint, https), spot } = address?;
-        Some(Located::new(ServerDraft { endpoint, https, name, authorization, is_drained, limits, tls }, spot))
+        Some(Located::new(ServerDraft { endpoint, https, name, authorization, is_drained, limits, traits, tls }, spot))
     })
 }

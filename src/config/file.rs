@@ -121,13 +121,16 @@ mod tests {
     fn the_example_holds_the_defaults() {
         let [example, minimal] = [EXAMPLE, MINIMAL].map(|text| {
             let mut config = read_text(text).unwrap();
-            let Policy::ReferenceBucket(buckets) = config.policy else { panic!("not the default policy") };
+            assert_eq!(config.policy.name(), "lanes");
             // The groups have no default.
-            config.policy = Policy::ReferencePlain;
             config.groups.clear();
-            (format!("{config:#?}"), *buckets.tuning())
+            format!("{config:#?}")
         });
         assert_eq!(example, minimal);
+        // What only buckets use.
+        let buckets = EXAMPLE.replace("kind: lanes", "kind: reference_bucket");
+        let Policy::ReferenceBucket(buckets) = read_text(&buckets).unwrap().policy else { panic!("another policy") };
+        assert_eq!(*buckets.tuning(), crate::balance::RedirectTuning::default());
     }
 
     #[test]
@@ -159,11 +162,9 @@ mod tests {
 
     #[test]
     fn buckets_begin_where_the_one_before_ends() {
-        let text =
-            "groups:\n- {name: a, up_to_tokens: 10, servers: [a:1]}\n- {name: b, up_to_tokens: 20, servers: [b:1]}\n";
-        let Policy::ReferenceBucket(buckets) = read_text(text).unwrap().policy else {
-            panic!("not the default policy")
-        };
+        let text = "groups:\n- {name: a, up_to_tokens: 10, servers: [a:1]}\n- {name: b, up_to_tokens: 20, servers: [b:1]}\n\
+             policy: {kind: reference_bucket}\n";
+        let Policy::ReferenceBucket(buckets) = read_text(text).unwrap().policy else { panic!("another policy") };
         let ranges: Vec<_> = buckets.ranges().iter().map(|range| (range.from, range.to)).collect();
         assert_eq!(ranges, [(0, 10), (10, 20)]);
     }

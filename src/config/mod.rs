@@ -15,6 +15,7 @@ mod check;
 mod difference;
 mod discover;
 mod draft;
+mod engines;
 mod file;
 mod flags;
 mod health;
@@ -28,6 +29,7 @@ mod settings;
 mod shutdown;
 mod summary;
 mod tls;
+mod traits;
 pub(crate) mod value;
 mod yaml;
 
@@ -44,6 +46,7 @@ use crate::tls::Watched;
 
 pub use difference::{Difference, difference};
 pub use discover::{Discover, Source};
+pub use engines::Engines;
 pub use file::{known_keys, load};
 pub use flags::{DEFAULT_GROUP_THRESHOLD, DEFAULT_MAX_REQUEST_TOKENS, Flags};
 pub use health::{ActiveChecks, ExpectedStatus, Health, PassiveChecks, Probation};
@@ -52,6 +55,7 @@ pub use settings::DEFAULT_MAX_BODY_BYTES;
 pub use shutdown::Shutdown;
 pub use summary::Summary;
 pub use tls::{ServerTls, TlsListen};
+pub use traits::{MaxModelLen, Traits};
 pub use value::MAX_ATTEMPTS;
 
 /// Looks up an environment variable; `None` when it is not set.
@@ -94,6 +98,8 @@ pub struct Config {
     pub retry: Retry,
     /// How servers are judged.
     pub health: Health,
+    /// How the servers' engines are asked for themselves; `None`: they are not. See [`Self::asks_engines`].
+    pub engines: Option<Engines>,
     /// How many requests may wait for a server, and for how long.
     pub queue: QueueLimits,
     /// Request headers that are not passed on to the servers.
@@ -120,6 +126,12 @@ impl Config {
         self.admin = in_force.admin;
         self.pingora = ServerConf { max_retries: self.pingora.max_retries, ..pingora };
         Ok(())
+    }
+
+    /// How the servers' engines are asked for themselves: only a policy by work has a use for it.
+    #[must_use]
+    pub fn asks_engines(&self) -> Option<&Engines> {
+        self.engines.as_ref().filter(|_| matches!(self.policy, Policy::ByWork(_)))
     }
 
     /// Where servers are to be discovered, in the order of the groups.
@@ -172,6 +184,8 @@ pub struct Server {
     pub is_drained: bool,
     /// How much it is given at once.
     pub limits: ServerLimits,
+    /// What tells it from other servers, for the policies by work.
+    pub traits: Traits,
     /// How it is reached over TLS; `None` is plain HTTP.
     pub tls: Option<ServerTls>,
 }
@@ -215,10 +229,10 @@ impl Config {
 impl Server {
     /// A server of which only the address is known; its name is the address.
     #[must_use]
-    pub fn at(address: SocketAddr, limits: ServerLimits, tls: Option<ServerTls>) -> Self {
+    pub fn at(address: SocketAddr, limits: ServerLimits, traits: Traits, tls: Option<ServerTls>) -> Self {
         let (host, port) = (address.ip().to_string(), address.port());
         let name = address::authority(&host, port);
-        Self { name, host, port, authorization: None, is_drained: false, limits, tls }
+        Self { name, host, port, authorization: None, is_drained: false, limits, traits, tls }
     }
 
     /// `host:port` as it stands in a `Host` header, IPv6 literals in brackets.

@@ -1,23 +1,47 @@
 //! The `policy` section.
 
+use std::time::Duration;
+
+use super::QueueLimits;
 use super::problem::{Located, Problems, Spot};
-use super::section::Section;
+use super::section::{Parsed, Section};
 use super::value;
-use crate::balance::{Neighbours, RedirectTuning, Ties};
+use super::yaml::Node;
+use crate::balance::{ByWork, Neighbours, RedirectTuning, Ties, WorkKind};
+use crate::prompt::MediaCosts;
+use crate::work::{HoldLimits, LLAMA3_8B_A100, LLAMA3_70B_TP8, Profile};
 
 /// Which policy was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
+    Lanes,
+    LeastWork,
     ReferencePlain,
     ReferenceBucket,
 }
 
-const KINDS: [(&str, Kind); 2] =
-    [("reference_bucket", Kind::ReferenceBucket), ("reference_plain", Kind::ReferencePlain)];
+impl Kind {
+    /// The word in the file.
+    pub(super) fn name(self) -> &'static str {
+        KINDS.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
+    }
+}
+
+const KINDS: [(&str, Kind); 4] = [
+    ("lanes", Kind::Lanes),
+    ("least_work", Kind::LeastWork),
+    ("reference_bucket", Kind::ReferenceBucket),
+    ("reference_plain", Kind::ReferencePlain),
+];
 
 const NEIGHBOURS: [(&str, Neighbours); 2] = [("adjacent", Neighbours::Adjacent), ("all", Neighbours::All)];
 
 const TIES: [(&str, Ties); 2] = [("least_recently_used", Ties::LeastRecentlyUsed), ("first", Ties::First)];
+
+const PROFILES: [(&str, Profile); 2] = [(LLAMA3_8B_A100.name, LLAMA3_8B_A100), (LLAMA3_70B_TP8.name, LLAMA3_70B_TP8)];
+
+/// The default of `policy.max_hold`.
+const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(120);
 
 /// The section as it was typed: what is absent here gets the example's values.
 #[derive(Debug)]
@@ -29,30 +53,86 @@ pub(super) struct PolicyDraft {
     redirect_threshold: Option<Located<f64>>,
     neighbours: Option<Located<Neighbours>>,
     load_only: Option<Located<bool>>,
+    lanes: Option<Located<Option<usize>>>,
+    long_from_tokens: Option<Located<Option<u64>>>,
+    max_hold: Option<Located<Duration>>,
+    engine: EngineDraft,
+    media: MediaDraft,
+}
+
+/// What media are said to count as.
+#[derive(Debug, Default)]
+struct MediaDraft {
+    image: Option<Located<u64>>,
+    audio: Option<Located<u64>>,
+    video: Option<Located<u64>>,
+}
+
+/// What is said of the servers' engines.
+#[derive(Debug, Default)]
+struct EngineDraft {
+    profile: Option<Located<Profile>>,
+    max_num_batched_tokens: Option<Located<u64>>,
+    kv_cache_tokens: Option<Located<u64>>,
 }
 
 impl PolicyDraft {
     /// A policy with nothing tuned.
     pub(super) fn new(kind: Located<Kind>, ties: Ties) -> Self {
         let (sensitivity, affinity_strength, redirect_threshold) = (None, None, None);
-        Self { kind, ties, sensitivity, affinity_strength, redirect_threshold, neighbours: None, load_only: None }
+        let (lanes, long_from_tokens, max_hold) = (None, None, None);
+        Self {
+            kind,
+            ties,
+            sensitivity,
+            affinity_strength,
+            redirect_threshold,
+            neighbours: None,
+            load_only: None,
+            lanes,
+            long_from_tokens,
+            max_hold,
+            engine: EngineDraft::default(),
+            media: MediaDraft::default(),
+        }
     }
 
-    /// Reads the section; an absent kind is `reference_bucket`, absent ties are `least_recently_used`.
+    /// Reads the section; an absent kind is `lanes`, absent ties are `least_recently_used`.
     pub(super) fn read(section: &mut Section<'_>) -> Self {
-        let kind = section.value("kind", value::choice(&KINDS)).unwrap_or_else(|| {
-            // A refused kind counts as the one that asks least of the groups: one problem is enough.
-            let kind = if section.has("kind") { Kind::ReferencePlain } else { Kind::ReferenceBucket };
-            Located::new(kind, section.spot().child("kind"))
-        });
+        // Also a refused kind counts as the one that asks nothing of the groups: one problem is enough.
+        let kind = section
+            .value("kind", value::choice(&KINDS))
+            .unwrap_or_else(|| Located::new(Kind::Lanes, section.spot().child("kind")));
         let mut draft = Self::new(kind, Ties::LeastRecentlyUsed);
         draft.sensitivity = section.value("sensitivity", value::positive);
         draft.affinity_strength = section.value("affinity_strength", value::not_negative);
         draft.redirect_threshold = section.value("redirect_threshold", value::not_negative);
         draft.neighbours = section.value("neighbours", value::choice(&NEIGHBOURS));
         draft.load_only = section.value("load_only", value::switch);
+        draft.lanes = section.value("lanes", or_auto(value::count(1..=1_000_000)));
+        draft.long_from_tokens = section.value("long_from_tokens", or_auto(value::whole(value::TOKENS)));
+        draft.max_hold = section.value("max_hold", value::duration);
+        draft.engine = section.section("engine", EngineDraft::read);
+        draft.media = section.section("media_tokens", MediaDraft::read);
         section.set("ties", &mut draft.ties, value::choice(&TIES));
         draft
+    }
+
+    /// The policy that routes by work; `None` for the policies of the example.
+    pub(super) fn by_work(&self, queue: &QueueLimits) -> Option<ByWork> {
+        let kind = match self.kind.value {
+            Kind::Lanes => WorkKind::Lanes { count: value_of(self.lanes.as_ref()).flatten() },
+            Kind::LeastWork => WorkKind::LeastWork,
+            Kind::ReferenceBucket | Kind::ReferencePlain => return None,
+        };
+        let max_hold = value_of(self.max_hold.as_ref()).unwrap_or(DEFAULT_MAX_HOLD);
+        let hold = HoldLimits {
+            max_requests: queue.max_requests,
+            max_bytes: queue.max_bytes as u64,
+            max_wait_s: max_hold.as_secs_f64(),
+        };
+        let long_from_tokens = value_of(self.long_from_tokens.as_ref()).flatten();
+        Some(ByWork { kind, profile: self.engine.profile(), long_from_tokens, hold, media: self.media.costs() })
     }
 
     /// The tuning of the bucket policy. Reports what contradicts `load_only`.
@@ -72,12 +152,48 @@ impl PolicyDraft {
         tuning
     }
 
-    /// Warns of tuning that the plain policy does not use.
-    pub(super) fn warn_of_unused_tuning(&self, problems: &Problems) {
-        let others = [self.redirect_threshold.as_ref().map(|given| &given.spot), self.load_only.as_ref().map(spot_of)];
-        for spot in self.replaced_by_load_only().chain(others.into_iter().flatten()) {
-            problems.warn(spot, "has no effect with policy.kind reference_plain");
+    /// Warns of what is tuned and belongs to another kind of policy.
+    pub(super) fn warn_of_unused_keys(&self, problems: &Problems) {
+        let unused = match self.kind.value {
+            Kind::Lanes => self.tuned_buckets(),
+            Kind::LeastWork => [self.tuned_buckets(), self.tuned_lanes()].concat(),
+            Kind::ReferenceBucket => [self.tuned_lanes(), self.tuned_work()].concat(),
+            Kind::ReferencePlain => [self.tuned_buckets(), self.tuned_lanes(), self.tuned_work()].concat(),
+        };
+        for spot in unused {
+            problems.warn(spot, format!("has no effect with policy.kind {}", self.kind.value.name()));
         }
+    }
+
+    fn tuned_buckets(&self) -> Vec<&Spot> {
+        let RedirectTuning { sensitivity, affinity_strength, threshold, neighbours } = RedirectTuning::default();
+        let tuned = [
+            tuned(self.sensitivity.as_ref(), &sensitivity),
+            tuned(self.affinity_strength.as_ref(), &affinity_strength),
+            tuned(self.neighbours.as_ref(), &neighbours),
+            tuned(self.redirect_threshold.as_ref(), &threshold),
+            tuned(self.load_only.as_ref(), &false),
+        ];
+        tuned.into_iter().flatten().collect()
+    }
+
+    fn tuned_lanes(&self) -> Vec<&Spot> {
+        let tuned = [tuned(self.lanes.as_ref(), &None), tuned(self.max_hold.as_ref(), &DEFAULT_MAX_HOLD)];
+        tuned.into_iter().flatten().collect()
+    }
+
+    fn tuned_work(&self) -> Vec<&Spot> {
+        let EngineDraft { profile, max_num_batched_tokens, kv_cache_tokens } = &self.engine;
+        let tuned = [
+            tuned(self.long_from_tokens.as_ref(), &None),
+            tuned(profile.as_ref(), &LLAMA3_8B_A100),
+            tuned(max_num_batched_tokens.as_ref(), &LLAMA3_8B_A100.budget_tokens),
+            tuned(kv_cache_tokens.as_ref(), &LLAMA3_8B_A100.kv_tokens),
+            tuned(self.media.image.as_ref(), &MediaCosts::default().image_tokens),
+            tuned(self.media.audio.as_ref(), &MediaCosts::default().audio_tokens),
+            tuned(self.media.video.as_ref(), &MediaCosts::default().video_tokens),
+        ];
+        tuned.into_iter().flatten().collect()
     }
 
     fn replaced_by_load_only(&self) -> impl Iterator<Item = &Spot> {
@@ -85,6 +201,55 @@ impl PolicyDraft {
         let spots = [sensitivity.map(spot_of), strength.map(spot_of), self.neighbours.as_ref().map(spot_of)];
         spots.into_iter().flatten()
     }
+}
+
+impl EngineDraft {
+    fn read(section: &mut Section<'_>) -> Self {
+        Self {
+            profile: section.value("profile", value::choice(&PROFILES)),
+            max_num_batched_tokens: section.value("max_num_batched_tokens", value::whole(value::TOKENS)),
+            kv_cache_tokens: section.value("kv_cache_tokens", value::whole(value::TOKENS)),
+        }
+    }
+
+    fn profile(&self) -> Profile {
+        let mut profile = value_of(self.profile.as_ref()).unwrap_or(LLAMA3_8B_A100);
+        replace(&mut profile.budget_tokens, self.max_num_batched_tokens.as_ref());
+        replace(&mut profile.kv_tokens, self.kv_cache_tokens.as_ref());
+        profile
+    }
+}
+
+impl MediaDraft {
+    fn read(section: &mut Section<'_>) -> Self {
+        let mut tokens = |key| section.value(key, value::whole(value::TOKENS));
+        Self { image: tokens("image"), audio: tokens("audio"), video: tokens("video") }
+    }
+
+    fn costs(&self) -> MediaCosts {
+        let mut costs = MediaCosts::default();
+        replace(&mut costs.image_tokens, self.image.as_ref());
+        replace(&mut costs.audio_tokens, self.audio.as_ref());
+        replace(&mut costs.video_tokens, self.video.as_ref());
+        costs
+    }
+}
+
+/// Lets the word `auto` stand for "learned".
+fn or_auto<T>(parse: impl Fn(&Node) -> Parsed<T>) -> impl Fn(&Node) -> Parsed<Option<T>> {
+    move |node| match node.plain() {
+        Some("auto") => Ok(None),
+        _ => parse(node).map(Some).map_err(|expected| format!("{expected}, or auto")),
+    }
+}
+
+fn value_of<T: Copy>(given: Option<&Located<T>>) -> Option<T> {
+    given.map(|given| given.value)
+}
+
+/// Where a key stands that is not at its default.
+fn tuned<'a, T: PartialEq>(given: Option<&'a Located<T>>, default: &T) -> Option<&'a Spot> {
+    given.filter(|given| given.value != *default).map(spot_of)
 }
 
 fn spot_of<T>(given: &Located<T>) -> &Spot {

@@ -6,8 +6,10 @@ use std::time::Duration;
 use bytesize::ByteSize;
 
 use super::access::AccessSummary;
-use super::{Config, Group, Health, QueueLimits, ServerTls, Timeouts, TlsListen};
-use crate::balance::{Neighbours, Policy, Ties};
+use super::{Config, Group, Health, MaxModelLen, QueueLimits, ServerTls, Timeouts, TlsListen, Traits};
+use crate::balance::{ByWork, Neighbours, Policy, Ties, WorkKind};
+use crate::prompt::MediaCosts;
+use crate::work::Prefers;
 
 /// Shows a configuration in words. No key's text is in it.
 #[derive(Debug)]
@@ -23,7 +25,7 @@ impl Display for Summary<'_> {
         writeln!(out, "watch: {}", if config.watch { "the file is watched" } else { "the file is not watched" })?;
         writeln!(out, "policy: {}", policy(config))?;
         for (index, group) in config.groups.iter().enumerate() {
-            self::group(out, group, &range(&config.policy, index))?;
+            self::group(out, group, &range(&config.policy, index), config.asks_engines().is_some())?;
         }
         let (body, access) = (ByteSize::b(config.max_body_bytes as u64), AccessSummary(&config.access));
         writeln!(out, "limits: max_body_size {body}, {}", access.limits())?;
@@ -32,6 +34,7 @@ impl Display for Summary<'_> {
         let [base, max] = [retry.base_delay, retry.max_delay].map(humantime::format_duration);
         writeln!(out, "retry: max_attempts {}, base_delay {base}, max_delay {max}", retry.max_attempts)?;
         health(out, &config.health)?;
+        writeln!(out, "engines: {}", engines(config))?;
         writeln!(out, "queue: {}", queue(&config.queue))?;
         writeln!(out, "headers: strip {}", list(&config.strip_request_headers))?;
         let key = if config.upstream_authorization.is_some() { "the configured key" } else { "the client's key" };
@@ -48,6 +51,17 @@ fn admin_access(config: &Config) -> &'static str {
         (None, _) => "open",
         (Some(_), false) => "a token for what changes something",
         (Some(_), true) => "a token for everything but /healthz and /readyz",
+    }
+}
+
+fn engines(config: &Config) -> String {
+    match config.asks_engines() {
+        Some(engines) => {
+            let [interval, timeout] = [engines.interval, engines.timeout].map(humantime::format_duration);
+            format!("asked how busy they are every {interval}, timeout {timeout}")
+        }
+        None if config.engines.is_some() => format!("not asked, which policy {} does not need", config.policy.name()),
+        None => "not asked".to_owned(),
     }
 }
 
@@ -72,6 +86,7 @@ pub(super) fn policy(config: &Config) -> String {
     let name = config.policy.name();
     match &config.policy {
         Policy::ReferencePlain => format!("{name}, ties {ties}"),
+        Policy::ByWork(by_work) => self::by_work(name, by_work),
         Policy::ReferenceBucket(buckets) => {
             let tuning = buckets.tuning();
             let neighbours = match tuning.neighbours {
@@ -84,6 +99,49 @@ pub(super) fn policy(config: &Config) -> String {
             )
         }
     }
+}
+
+fn by_work(name: &str, by_work: &ByWork) -> String {
+    let ByWork { kind, profile, long_from_tokens, hold, media } = by_work;
+    let MediaCosts { image_tokens, audio_tokens, video_tokens } = media;
+    let learned = |pin: Option<u64>| pin.map_or_else(|| "auto".to_owned(), |pin| pin.to_string());
+    let lanes = match kind {
+        WorkKind::Lanes { count } => {
+            let max_hold = humantime::format_duration(Duration::from_secs_f64(hold.max_wait_s));
+            format!(", lanes {}, max_hold {max_hold}", learned(count.map(|count| count as u64)))
+        }
+        WorkKind::LeastWork => String::new(),
+    };
+    format!(
+        "{name}{lanes}, long_from_tokens {}, engine {}, max_num_batched_tokens {}, kv_cache_tokens {}, \
+         media_tokens image {image_tokens}, audio {audio_tokens}, video {video_tokens}",
+        learned(*long_from_tokens),
+        profile.name,
+        profile.budget_tokens,
+        profile.kv_tokens
+    )
+}
+
+/// What tells a server from others, each with its key.
+pub(super) fn named_traits(traits: &Traits) -> [(&'static str, Option<String>); 4] {
+    let Traits { max_model_len, kv_tokens, speed, prefers } = traits;
+    let most = match max_model_len {
+        MaxModelLen::Auto => Some("auto".to_owned()),
+        MaxModelLen::Unknown => None,
+        MaxModelLen::Tokens(tokens) => Some(tokens.to_string()),
+    };
+    let shown = |tokens: &Option<u64>| tokens.map(|tokens| tokens.to_string());
+    let weight = Some(*speed).filter(|speed| speed.total_cmp(&1.0).is_ne()).map(|speed| speed.to_string());
+    let prefer = prefers.map(|prefers| match prefers {
+        Prefers::Long => "long".to_owned(),
+        Prefers::Short => "short".to_owned(),
+    });
+    [
+        ("max_model_len", most),
+        ("kv_cache_tokens", shown(kv_tokens)),
+        ("weight", weight),
+        ("prefer", prefer),
+    ]
 }
 
 /// The prompts that a group is for.
@@ -99,7 +157,8 @@ pub(super) fn range(policy: &Policy, group: usize) -> String {
     }
 }
 
-fn group(out: &mut fmt::Formatter<'_>, group: &Group, range: &str) -> fmt::Result {
+/// Without engines that are asked `max_model_len: auto` says nothing.
+fn group(out: &mut fmt::Formatter<'_>, group: &Group, range: &str, asks_engines: bool) -> fmt::Result {
     writeln!(out, "group {}: {range}", group.name)?;
     for server in &group.servers {
         let authority = server.authority();
@@ -113,6 +172,11 @@ fn group(out: &mut fmt::Formatter<'_>, group: &Group, range: &str) -> fmt::Resul
         }
         if let Some(most) = server.limits.max_active_tokens {
             write!(out, ", max_active_tokens {most}")?;
+        }
+        for (key, value) in named_traits(&server.traits) {
+            if let Some(value) = value.filter(|value| asks_engines || value != "auto") {
+                write!(out, ", {key} {value}")?;
+            }
         }
         if let Some(tls) = &server.tls {
             write!(out, ", {}", server_tls(tls))?;

@@ -65,6 +65,12 @@ pub(super) fn positive(node: &Node) -> Parsed<f64> {
     finite(node).filter(|number| *number > 0.0).ok_or_else(|| "a number above 0, such as 1.0".to_owned())
 }
 
+/// How fast a server is beside others.
+pub(super) fn weight(node: &Node) -> Parsed<f64> {
+    let weight = finite(node).filter(|weight| (0.01..=100.0).contains(weight));
+    weight.ok_or_else(|| "a number from 0.01 to 100, such as 1.0".to_owned())
+}
+
 fn finite(node: &Node) -> Option<f64> {
     let number: f64 = node.plain()?.parse().ok()?;
     number.is_finite().then_some(number)

@@ -76,7 +76,15 @@ impl<S: Service> Service for Closable<S> {
         (*self.sockets.table.lock()).clone_from(&fds);
         // An error means that the sender is gone, and it is here.
         self.sockets.may_open.subscribe().wait_for(|may_open| *may_open).await.ok();
-        self.service.start_service(fds, self.closed.clone(), listeners_per_fd).await;
+        let closed = self.closed.clone();
+        let mut closing = self.closed.clone();
+        tokio::select! {
+            biased;
+            // Its listeners see it, too, and end by themselves. But the service is not to see that they have: Pingora's
+            // proxy would close the connections that are kept, and those just accepted, at once.
+            _ = closing.wait_for(|closed| *closed) => {}
+            () = self.service.start_service(fds, closed, listeners_per_fd) => {}
+        }
     }
 
     fn name(&self) -> &str {

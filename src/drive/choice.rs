@@ -1,8 +1,11 @@
 //! Which policy, over which servers: from names and numbers to a dispatcher.
 
 use super::reference::{Groups, Reference};
-use crate::balance::{Bucket, BucketError, Buckets, GroupMismatch, RedirectTuning, Ties};
-use crate::work::{Dispatcher, HoldLimits, LLAMA3_8B_A100, Lanes, LeastWork, Policy, Profile};
+use crate::balance::{Bucket, BucketError, Buckets, ByWork, GroupMismatch, RedirectTuning, Ties, WorkKind};
+use crate::work::{
+    Dispatcher, HoldLimits, LLAMA3_8B_A100, Lanes, Learning, LeastWork, Policy, Profile, ServerSpec, ServerTraits,
+    Settings,
+};
 
 /// The policies by name, the default first.
 pub const POLICIES: [&str; 4] = ["lanes", "least_work", "reference_bucket", "reference_plain"];
@@ -14,6 +17,8 @@ pub struct Setup {
     pub policy: String,
     /// How many servers there are, the long end last.
     pub servers: usize,
+    /// What tells them from each other, in order; the rest are engines of the profile.
+    pub traits: Vec<ServerTraits>,
     /// What each can do.
     pub profile: Profile,
     /// Pins the number of lanes.
@@ -22,6 +27,8 @@ pub struct Setup {
     pub long_from_tokens: Option<u64>,
     /// Bounds of what is held.
     pub hold: HoldLimits,
+    /// What is learned of the seconds that servers take.
+    pub learning: Learning,
     /// The groups of a configuration, for the policies of the example.
     pub groups: Option<Groups>,
     /// Where the long group begins when there is no configuration, in tokens.
@@ -64,14 +71,24 @@ impl Setup {
         Self {
             policy: policy.to_owned(),
             servers,
+            traits: Vec::new(),
             profile: LLAMA3_8B_A100,
             lanes: None,
             long_from_tokens: None,
             hold: HoldLimits::default(),
+            learning: Learning { coefficients: true, speeds: false },
             groups: None,
             group_threshold: 32_768,
             max_request_tokens: 131_072,
         }
+    }
+
+    /// With what a configuration says of routing by work.
+    #[must_use]
+    pub fn as_configured(self, by_work: &ByWork) -> Self {
+        let ByWork { kind, profile, long_from_tokens, hold, media: _ } = by_work;
+        let lanes = if let WorkKind::Lanes { count } = kind { *count } else { None };
+        Self { profile: *profile, lanes, long_from_tokens: *long_from_tokens, hold: *hold, ..self }
     }
 
     /// A dispatcher to which nothing has happened yet.
@@ -80,7 +97,12 @@ impl Setup {
     /// When the policy cannot be run so.
     pub fn dispatcher(self) -> Result<Dispatcher, SetupError> {
         let policy = self.policy()?;
-        Ok(Dispatcher::new(self.servers, self.profile, policy, self.hold, self.long_from_tokens))
+        let settings = Settings { profile: self.profile, hold: self.hold, long_from_tokens: self.long_from_tokens };
+        let traits = self.traits.into_iter().chain(std::iter::repeat(ServerTraits::default())).take(self.servers);
+        let servers: Vec<ServerSpec> = traits.map(|traits| ServerSpec { traits, ..ServerSpec::default() }).collect();
+        let mut dispatcher = Dispatcher::of_servers(&servers, settings, policy);
+        dispatcher.learn(self.learning);
+        Ok(dispatcher)
     }
 
     fn policy(&self) -> Result<Box<dyn Policy>, SetupError> {

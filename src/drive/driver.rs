@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::event::{Arrival, Event, What};
-use super::reply::{Assigned, Reply};
+use super::reply::{Assigned, Rejected, Reply};
 use crate::work::{Dispatcher, Outcome, Request, RequestId};
 
 /// A policy with its virtual clock.
@@ -70,6 +70,7 @@ impl Driver {
 
     fn arrive(&mut self, arrival: Arrival<'_>, now_s: f64) -> Result<(), String> {
         let Arrival { id, prompt_tokens, body_bytes, max_tokens, ignore_eos, is_streamed, prefix } = arrival;
+        let mut is_retry = false;
         if let Some(earlier) = self.numbers.get(&*id).copied() {
             let active = self.dispatcher.fleet().book.active(earlier);
             if active.is_none_or(|active| self.dispatcher.fleet().is_up(active.server)) {
@@ -78,13 +79,25 @@ impl Driver {
             // Its server has gone, and it is tried again.
             self.forget(earlier);
             self.dispatcher.end(earlier, false, None, now_s);
+            is_retry = true;
         }
         let number = RequestId(self.next_number);
         self.next_number += 1;
         let name: Arc<str> = Arc::from(&*id);
         self.numbers.insert(Arc::clone(&name), number);
         self.names.insert(number, name);
-        let request = Request { id: number, prompt_tokens, body_bytes, max_tokens, ignore_eos, is_streamed, prefix };
+        let request = Request {
+            id: number,
+            body_bytes,
+            max_tokens,
+            ignore_eos,
+            is_streamed,
+            prefix,
+            is_retry,
+            // Without a limit the answer is cut where the context ends, but its first token needs its place.
+            needed_tokens: Some(prompt_tokens.saturating_add(max_tokens.unwrap_or(1))),
+            ..Request::of_tokens(number.0, prompt_tokens)
+        };
         self.dispatcher.arrive(request, now_s).map_err(|repeated| repeated.to_string())
     }
 
@@ -111,10 +124,10 @@ impl Driver {
                 Outcome::Assigned { id, server, reason } => {
                     assigned.push(Assigned { id: Arc::clone(&self.names[&id]), server, reason });
                 }
-                Outcome::Rejected { id } => {
+                Outcome::Rejected { id, rejection } => {
                     if let Some(name) = self.names.remove(&id) {
                         self.numbers.remove(&name);
-                        rejected.push(name);
+                        rejected.push(Rejected { id: name, rejection });
                     }
                 }
             }

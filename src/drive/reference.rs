@@ -60,13 +60,17 @@ impl Policy for Reference {
         self.name
     }
 
-    fn place(&mut self, _: &Fleet, request: &Request, _: Holding, _: f64) -> Verdict {
+    fn place(&mut self, fleet: &Fleet, request: &Request, _: Holding, _: f64) -> Verdict {
         let demand = Demand {
             body_bytes: request.body_bytes.min(MOST_BYTES),
             max_tokens: request.max_tokens.map_or(DEFAULT_MAX_TOKENS, Budget::from_tokens),
             ignore_eos: request.ignore_eos,
+            work: None,
         };
-        let Ok(lease) = self.balancer.acquire(&demand, &Tried::default()) else { return Verdict::Hold };
+        let mut tried = Tried::default();
+        let is_closed = |server: &usize| !fleet.takes(*server) || !fleet.suits(*server, request);
+        fleet.up().filter(is_closed).for_each(|server| tried.insert(server));
+        let Ok(lease) = self.balancer.acquire(&demand, &tried) else { return Verdict::Hold };
         let reason = match lease.placement() {
             Placement::Standard => "standard",
             Placement::Redirected => "redirected",

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use crate::work::Policy;
+use crate::work::{Policy, Rejection};
 
 /// A request that goes to a server now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,13 +16,32 @@ pub struct Assigned {
     pub reason: &'static str,
 }
 
+/// A request that goes nowhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejected {
+    /// Its name.
+    pub id: Arc<str>,
+    /// Why.
+    pub rejection: Rejection,
+}
+
+impl Rejected {
+    /// The HTTP status that its client would get.
+    fn status(&self) -> u16 {
+        match self.rejection {
+            Rejection::TooLong { .. } => 400,
+            Rejection::NoServer | Rejection::Excluded | Rejection::HoldFull | Rejection::HeldTooLong => 503,
+        }
+    }
+}
+
 /// What follows from one event.
 #[derive(Debug)]
 pub struct Reply<'d> {
     /// What goes where.
     pub assigned: Vec<Assigned>,
-    /// What is refused because no server is up.
-    pub rejected: Vec<Arc<str>>,
+    /// What is refused.
+    pub rejected: Vec<Rejected>,
     /// How many requests are held.
     pub held: usize,
     /// Knows the groups.
@@ -30,9 +49,6 @@ pub struct Reply<'d> {
     /// The servers that are lanes, as a list in JSON.
     pub lanes: &'d str,
 }
-
-/// What a client would get when no server is up.
-const NO_SERVER_STATUS: u16 = 503;
 
 impl Reply<'_> {
     /// Writes the line, its end included.
@@ -49,11 +65,11 @@ impl Reply<'_> {
         print(text, format_args!("],\"held\":{},\"lanes\":{}", self.held, self.lanes));
         if !self.rejected.is_empty() {
             text.extend_from_slice(b",\"reject\":[");
-            for (index, id) in self.rejected.iter().enumerate() {
+            for (index, rejected) in self.rejected.iter().enumerate() {
                 comma(text, index);
                 text.extend_from_slice(b"{\"id\":");
-                string(text, id);
-                print(text, format_args!(",\"status\":{NO_SERVER_STATUS}}}"));
+                string(text, &rejected.id);
+                print(text, format_args!(",\"status\":{}}}", rejected.status()));
             }
             text.push(b']');
         }

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::work::ServerTraits;
 
 fn driver(policy: &str, servers: usize) -> Driver {
     Driver::new(Setup::new(policy, servers).dispatcher().unwrap())
@@ -102,6 +103,23 @@ fn a_request_on_a_server_that_has_gone_may_come_again() {
     assert!(answer(&mut driver, &arrive("a", 500)).contains("\"server\":1"));
     answer(&mut driver, r#"{"t": 1, "ev": "server", "server": 0, "up": true}"#);
     assert!(answer(&mut driver, &arrive("b", 500)).contains("\"server\":0"), "nothing is left of it there");
+}
+
+#[test]
+fn what_fits_nowhere_is_refused_and_what_fits_somewhere_goes_there() {
+    let sized = |max_model_len| ServerTraits { max_model_len: Some(max_model_len), ..ServerTraits::default() };
+    for policy in POLICIES {
+        let setup = Setup { traits: vec![sized(8_192), sized(32_768)], ..Setup::new(policy, 2) };
+        let mut driver = Driver::new(setup.dispatcher().unwrap());
+        let line = |id: &str, prompt_tokens: u64, max_tokens: u64| {
+            let line = arrive(id, prompt_tokens);
+            format!("{},\"max_tokens\":{max_tokens}}}", line.strip_suffix('}').unwrap())
+        };
+        assert!(answer(&mut driver, &line("a", 8_000, 192)).contains("\"assign\":[{"), "{policy}");
+        assert!(answer(&mut driver, &line("b", 8_000, 193)).contains("\"id\":\"b\",\"server\":1"), "{policy}");
+        let found = answer(&mut driver, &line("c", 32_768, 1));
+        assert!(found.ends_with(r#""reject":[{"id":"c","status":400}]}"#), "{policy}: {found}");
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use prometheus_client::registry::{Metric, Registry};
 use super::labels::{AttemptLabels, GroupLabels, ReasonLabels, RedirectLabels, ServerLabels, VersionLabels};
 use super::queue::QueueMetrics;
 use super::usage::{Roster, ServerName};
-use super::{AttemptResult, HealthMetrics, Metrics, RetryReason, Series, since_1970};
+use super::{AttemptResult, EngineMetrics, HealthMetrics, Metrics, RetryReason, Series, since_1970};
 
 /// Upper bounds in seconds, from an error that is answered at once to a long prompt on a busy server.
 const SECONDS: [f64; 19] = [
@@ -27,6 +27,9 @@ const SECONDS: [f64; 19] = [
 /// Upper bounds in bytes: powers of 4 from 256 B to 64 MiB.
 const BODY_BYTES: [f64; 10] =
     [256.0, 1_024.0, 4_096.0, 16_384.0, 65_536.0, 262_144.0, 1_048_576.0, 4_194_304.0, 16_777_216.0, 67_108_864.0];
+
+/// Upper bounds of relative errors; below zero is too low.
+const ERRORS: [f64; 13] = [-0.5, -0.25, -0.15, -0.1, -0.05, -0.02, 0.02, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0];
 
 impl Metrics {
     /// Counters at zero for these groups and servers, which the other methods know by their numbers in the
@@ -66,6 +69,7 @@ impl Metrics {
             Family::default(),
         );
         let health = HealthMetrics::registered(&mut registry);
+        let engines = EngineMetrics::registered(&mut registry);
         let time_to_first_byte = registered(
             &mut registry,
             "tidegate_time_to_first_byte_seconds",
@@ -99,6 +103,18 @@ impl Metrics {
                 "Requests and attempts that a time limit ended, by the limit's key in the configuration",
                 Family::default(),
             ),
+            decisions: registered(
+                &mut registry,
+                "tidegate_decisions",
+                "Servers chosen, by why the policy chose them; a request has one choice or, with retries, more",
+                Family::default(),
+            ),
+            estimate_error: registered(
+                &mut registry,
+                "tidegate_prompt_estimate_error_ratio",
+                "By which share of the tokens that the server counted the estimate of a prompt's length was off",
+                Family::new_with_constructor((|| Histogram::new(ERRORS)) as fn() -> Histogram),
+            ),
             key_requests: registered(
                 &mut registry,
                 "tidegate_key_requests",
@@ -123,6 +139,7 @@ impl Metrics {
             redirects,
             redirects_in_all: Counter::default(),
             health,
+            engines,
             draining: registered(
                 &mut registry,
                 "tidegate_server_draining",

@@ -47,6 +47,8 @@ pub enum AttemptResult {
     Broken,
     /// The server answered with a 5xx that sent the request to another server.
     Refused5xx,
+    /// The server said that the request is longer than it takes, which sent it to another server.
+    TooLong,
     /// The server took longer than a time limit.
     TimedOut,
     /// The client left while the server was at work.
@@ -55,8 +57,15 @@ pub enum AttemptResult {
 
 impl AttemptResult {
     /// All results, in the order of their numbers.
-    pub const ALL: [Self; 6] =
-        [Self::Answered, Self::ConnectFailed, Self::Broken, Self::Refused5xx, Self::TimedOut, Self::ClientGone];
+    pub const ALL: [Self; 7] = [
+        Self::Answered,
+        Self::ConnectFailed,
+        Self::Broken,
+        Self::Refused5xx,
+        Self::TooLong,
+        Self::TimedOut,
+        Self::ClientGone,
+    ];
 
     /// The name in metrics and logs.
     #[must_use]
@@ -66,6 +75,7 @@ impl AttemptResult {
             Self::ConnectFailed => "connect_failed",
             Self::Broken => "broken",
             Self::Refused5xx => "refused_5xx",
+            Self::TooLong => "too_long",
             Self::TimedOut => "timed_out",
             Self::ClientGone => "client_gone",
         }
@@ -104,11 +114,13 @@ pub enum RetryReason {
     Reset,
     /// The server answered with a status that is retried.
     Status,
+    /// The request was longer than the server takes.
+    ContextLength,
 }
 
 impl RetryReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 3] = [Self::Connect, Self::Reset, Self::Status];
+    pub const ALL: [Self; 4] = [Self::Connect, Self::Reset, Self::Status, Self::ContextLength];
 
     /// The name in metrics and logs.
     #[must_use]
@@ -117,6 +129,7 @@ impl RetryReason {
             Self::Connect => "connect",
             Self::Reset => "reset",
             Self::Status => "status",
+            Self::ContextLength => "context_length",
         }
     }
 }
@@ -165,6 +178,11 @@ pub(super) struct RequestLabels {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ReasonLabels {
     pub(super) reason: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ClassLabels {
+    pub(super) class: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -11,6 +11,7 @@
 //! Where to look: names and help texts in `families` (events), `usage` and `process` (state); label values in `labels`;
 //! text formats in `exposition`.
 
+mod engines;
 mod exposition;
 mod families;
 mod health;
@@ -32,12 +33,13 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+pub use engines::EngineMetrics;
 pub use exposition::Format;
 use families::SecondsByGroup;
 pub use health::HealthMetrics;
 use labels::{
-    AttemptLabels, CertificateLabels, KeyLabels, KeyReasonLabels, LimitLabels, ReasonLabels, RedirectLabels,
-    RequestLabels, ServerLabels, SourceLabels, status_class,
+    AttemptLabels, CertificateLabels, ClassLabels, KeyLabels, KeyReasonLabels, LimitLabels, ReasonLabels,
+    RedirectLabels, RequestLabels, ServerLabels, SourceLabels, status_class,
 };
 pub use labels::{AttemptResult, FinishedRequest, Outcome, QueueExit, RetryReason};
 use process::Process;
@@ -60,6 +62,8 @@ pub struct Metrics {
     requests_by_outcome: [Counter; Outcome::ALL.len()],
     rejections: Family<ReasonLabels, Counter>,
     timeouts: Family<LimitLabels, Counter>,
+    decisions: Family<ReasonLabels, Counter>,
+    estimate_error: Family<ClassLabels, Histogram, fn() -> Histogram>,
     /// By API key.
     key_requests: Family<KeyLabels, Counter>,
     key_prompt_tokens: Family<KeyLabels, Counter>,
@@ -69,6 +73,7 @@ pub struct Metrics {
     redirects: Family<RedirectLabels, Counter>,
     redirects_in_all: Counter,
     health: HealthMetrics,
+    engines: EngineMetrics,
     draining: Family<ServerLabels, Gauge>,
     config_refused: Gauge,
     discovery_failed: Family<SourceLabels, Gauge>,
@@ -139,6 +144,17 @@ impl Metrics {
         }
     }
 
+    /// Counts a request that was given to a server, by the policy's reason from a closed list: each becomes a series that
+    /// stays.
+    pub fn decided(&self, reason: &'static str) {
+        self.decisions.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    /// Notes by which share an estimated prompt length was off, by the class of endpoints.
+    pub fn estimated(&self, class: &'static str, relative: f64) {
+        self.estimate_error.get_or_create(&ClassLabels { class }).observe(relative);
+    }
+
     /// Counts an error of Tidegate's own, by a reason from a closed list: each becomes a series that stays.
     pub fn rejected(&self, reason: &'static str) {
         self.rejections.get_or_create(&ReasonLabels { reason }).inc();
@@ -190,6 +206,12 @@ impl Metrics {
     #[must_use]
     pub fn health(&self) -> &HealthMetrics {
         &self.health
+    }
+
+    /// What the servers' engines say of themselves.
+    #[must_use]
+    pub fn engines(&self) -> &EngineMetrics {
+        &self.engines
     }
 
     /// Says whether a server gets nothing new because somebody wants it empty.

@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::Waiting;
-use crate::balance::Snapshot;
+use crate::balance::{Snapshot, WorkOnServer};
 
 /// The names of groups and servers, by number.
 #[derive(Debug, Clone, Default)]
@@ -100,8 +100,82 @@ impl Collector for Usage {
             "tidegate_queue_bytes",
             "Bytes of the bodies of the requests that wait.",
             waiting().map(|(name, waiting)| (group_labels(name), waiting.bytes)),
+        )?;
+        self.encode_work(&mut encoder)
+    }
+}
+
+impl Usage {
+    /// What only the policies by work know.
+    fn encode_work(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(work) = &self.snapshot.work else { return Ok(()) };
+        let on_servers = |value: fn(&WorkOnServer) -> f64| {
+            work.servers.iter().filter_map(move |on| {
+                let ServerName { group, server } = self.roster.servers.get(on.server)?.as_ref()?;
+                Some(([("group", Arc::clone(group)), ("server", Arc::clone(server))], value(on)))
+            })
+        };
+        gauges(
+            encoder,
+            "tidegate_server_prefill_seconds",
+            "Predicted prefill that waits or runs on the server.",
+            on_servers(|on| on.prefill_s),
+        )?;
+        gauges(
+            encoder,
+            "tidegate_server_prefilling_requests",
+            "Requests on the server without a first token.",
+            on_servers(|on| as_f64(on.prefilling)),
+        )?;
+        gauges(
+            encoder,
+            "tidegate_server_prefilling_long_requests",
+            "Long requests on the server without a first token.",
+            on_servers(|on| as_f64(on.prefilling_long)),
+        )?;
+        gauges(
+            encoder,
+            "tidegate_server_context_tokens",
+            "Prompts and answers of the requests on the server that have a first token.",
+            on_servers(|on| as_f64(on.context_tokens)),
+        )?;
+        let lanes = work.servers.iter().filter_map(|on| {
+            let ServerName { group, server } = self.roster.servers.get(on.server)?.as_ref()?;
+            let is_lane = u64::from(work.lanes.contains(&on.server));
+            Some(([("group", Arc::clone(group)), ("server", Arc::clone(server))], is_lane))
+        });
+        gauges(encoder, "tidegate_server_lane", "1 when the server is a lane for long requests.", lanes)?;
+        let alone = |value| std::iter::once(([] as [(&str, &str); 0], value));
+        gauges(
+            encoder,
+            "tidegate_held_for_seconds",
+            "For how long the oldest request has been held that waits for its turn.",
+            alone(work.held_for_s),
+        )?;
+        gauges(
+            encoder,
+            "tidegate_long_from_prefill_seconds",
+            "From which predicted prefill on a request counts as long, unless a number of tokens is configured.",
+            alone(work.long_from_s),
+        )?;
+        gauges(
+            encoder,
+            "tidegate_mean_output_tokens",
+            "Tokens of an answer, as learned.",
+            alone(work.mean_output_tokens),
+        )?;
+        gauges(
+            encoder,
+            "tidegate_long_work_share",
+            "Share of the work of the last minute that was in long requests.",
+            alone(work.long_share),
         )
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "what runs on a server is far below 2^53")]
+fn as_f64(count: u64) -> f64 {
+    count as f64
 }
 
 fn gauges(

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 
 use crate::balance::Policy;
 use crate::cli::PolicyArgs;
-use crate::config::Config;
+use crate::config::{Config, Group};
 use crate::drive::{Driver, Event, Groups, Setup, SetupError, What, run};
 use crate::simulate::SimulateError;
-use crate::work::{PROFILES, Profile};
+use crate::work::{PROFILES, Profile, ServerTraits};
 
 pub use simulate::simulate;
 pub use tune::tune;
@@ -94,14 +94,23 @@ fn setup(arguments: &PolicyArgs, config: Option<&Config>) -> Result<Setup, Failu
         Some(groups) => groups.sizes.iter().sum(),
         None => arguments.servers.map_or(DEFAULT_SERVERS, usize::from),
     };
+    let mut setup = Setup::new(policy, servers);
+    if let Some(Policy::ByWork(by_work)) = config.map(|config| &config.policy) {
+        setup = setup.as_configured(by_work);
+    }
     let engine = &arguments.engine;
-    Ok(Setup {
-        profile: profile(&engine.profile)?,
-        lanes: engine.lanes,
-        long_from_tokens: engine.long_from_tokens,
-        groups,
-        ..Setup::new(policy, servers)
-    })
+    if let Some(name) = &engine.profile {
+        setup.profile = profile(name)?;
+    }
+    setup.lanes = engine.lanes.or(setup.lanes);
+    setup.long_from_tokens = engine.long_from_tokens.or(setup.long_from_tokens);
+    setup.traits = config.into_iter().flat_map(|config| &config.groups).flat_map(traits).collect();
+    Ok(Setup { groups, ..setup })
+}
+
+fn traits(group: &Group) -> impl Iterator<Item = ServerTraits> {
+    // Nobody is asked here.
+    group.servers.iter().map(|server| server.traits.resolved(None))
 }
 
 fn groups(config: &Config) -> Result<Groups, Failure> {

@@ -1,5 +1,7 @@
 //! What a request asks of a server.
 
+use std::sync::Arc;
+
 /// The output budget counted when a request names none.
 ///
 /// It is the default of `/v1/completions` in vLLM and of the Python example. For chat the true default is "until
@@ -48,22 +50,49 @@ impl Budget {
 }
 
 /// What the policy needs to know of one request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Demand {
-    /// Length of the request body as it came over the wire, in bytes. The measure of the prompt: a quarter of it
-    /// counts as tokens.
+    /// Length of the request body as it came over the wire, in bytes. What the reference policies measure the prompt
+    /// by: a quarter of it counts as tokens.
     pub body_bytes: u64,
     /// `max_tokens` of the body, or [`DEFAULT_MAX_TOKENS`].
     pub max_tokens: Budget,
     /// Whether the engine is told to run to `max_tokens` whatever it generates.
     pub ignore_eos: bool,
+    /// What the policies by work need beside; `None` when nobody has looked for it.
+    pub work: Option<Arc<Work>>,
+}
+
+/// What an engine has to do for a request, as far as its body tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Tokens of the prompt, estimated.
+    pub prompt_tokens: u64,
+    /// Most tokens that may be generated; `None` when the body names no limit.
+    pub output_limit_tokens: Option<u64>,
+    /// Tokens that a server's context must have room for: the prompt with a margin for the estimate, and the output that
+    /// was asked for. `None`: nobody knows.
+    pub needed_tokens: Option<u64>,
+    /// What of that is beyond doubt: when no server has room for it, the request can be refused.
+    pub surely_needed_tokens: u64,
+    /// Whether the answer is streamed, so that its first token is seen.
+    pub is_streamed: bool,
+    /// Hashes of the prompt's blocks of [`BLOCK_TOKENS`](crate::work::BLOCK_TOKENS) tokens, each standing for its block
+    /// and all before it.
+    pub prefix: Vec<u64>,
 }
 
 impl Demand {
     /// A request of so many bytes with nothing else known of it.
     #[must_use]
     pub const fn of_bytes(body_bytes: u64) -> Self {
-        Self { body_bytes, max_tokens: DEFAULT_MAX_TOKENS, ignore_eos: false }
+        Self { body_bytes, max_tokens: DEFAULT_MAX_TOKENS, ignore_eos: false, work: None }
+    }
+
+    /// The length of the prompt in tokens, estimated: by its text when that was looked at, else a quarter of the bytes.
+    #[must_use]
+    pub fn prompt_tokens(&self) -> u64 {
+        self.work.as_ref().map_or(self.body_bytes.div_ceil(4), |work| work.prompt_tokens)
     }
 }
 

@@ -106,13 +106,13 @@ fn budget(json: &str) -> Budget {
 
 /// Reads a number of any length; one too large for a float is infinite. Not the names `inf` and `nan`, which Rust
 /// would take.
-fn number(text: &str) -> Option<f64> {
+pub(super) fn number(text: &str) -> Option<f64> {
     let is_numeric = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
     if is_numeric { text.parse().ok() } else { None }
 }
 
 /// Whether Python would take a JSON value for true.
-fn is_truthy(json: &str) -> bool {
+pub(super) fn is_truthy(json: &str) -> bool {
     match json {
         "null" | "false" | r#""""# => false,
         _ => match json.as_bytes() {

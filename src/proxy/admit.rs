@@ -17,14 +17,11 @@ use super::reject::{Reject, json_response};
 use super::silence::Silence;
 use super::{Proxy, connection, downstream, framing, guard, models, request};
 use crate::config::Config;
-use crate::prompt::{self, Demand, Endpoint};
+use crate::prompt::Endpoint;
 
 /// After an early refusal the rest of the body is read and thrown away for this long, so that the answer is not lost
 /// in a connection reset.
 const LINGER: Duration = Duration::from_secs(2);
-
-/// Bodies up to this length, in bytes, are measured where they are.
-const MEASURED_IN_PLACE: usize = 256 << 10;
 
 impl Proxy {
     /// Answers what Tidegate answers itself, reads and measures the body of everything else. True: it is answered.
@@ -88,12 +85,14 @@ impl Proxy {
             return models::answer(self, session, ctx).await;
         }
         if ctx.endpoint.is_generation() {
-            let demand = measure(&body).await?;
+            let demand = self.weigh(&body, ctx).await?;
             if let Err(reject) = self.charge(ctx, &demand) {
                 self.reject(session, ctx, reject).await?;
                 return Ok(true);
             }
-            ctx.demand = Some(demand);
+            // Turning text into tokens is no work for an engine, and is done beside it.
+            let is_work = demand.work.is_none() || ctx.endpoint != Endpoint::Tokenize;
+            ctx.demand = Some(demand).filter(|_| is_work);
         }
         let limits = &ctx.config().timeouts;
         let total_at = limits.total.map(|total| ctx.started + total);
@@ -184,18 +183,6 @@ async fn read_body(session: &mut Session, config: &Config) -> Result<Result<Byte
 
 fn too_large(config: &Config) -> Reject {
     Reject::BodyTooLarge { limit_bytes: config.max_body_bytes }
-}
-
-/// Measures a body; a long one on another thread, so that reading it (10 ms for 8 MiB of escapes) does not hold up
-/// the other requests of this one.
-async fn measure(body: &Bytes) -> Result<Demand> {
-    if body.len() <= MEASURED_IN_PLACE {
-        return Ok(prompt::measure(body));
-    }
-    let body = body.clone();
-    tokio::task::spawn_blocking(move || prompt::measure(&body))
-        .await
-        .map_err(|error| Error::because(ErrorType::InternalError, "while measuring a body", error))
 }
 
 /// Writes a whole response to the client; without its body for HEAD.

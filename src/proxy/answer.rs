@@ -8,7 +8,8 @@ use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorType, Result};
 
 use super::events::Events;
-use super::watch::Watch;
+use super::watch::{Watch, Written};
+use crate::balance::Progress;
 use crate::health::{Fault, Signal};
 
 /// The server says that it is shutting down and has not begun the request.
@@ -17,16 +18,29 @@ pub(super) const LEAVING: ErrorType = ErrorType::Custom("ServerLeaving");
 /// The first thing in a stream is an error.
 pub(super) const STREAM_ERROR: ErrorType = ErrorType::Custom("StreamError");
 
+/// The request is longer than the server takes.
+pub(super) const TOO_LONG: ErrorType = ErrorType::Custom("TooLongForServer");
+
+/// What vLLM answers to such a request, with status 400.
+const CONTEXT_LENGTH: &[u8] = b"maximum context length";
+
 /// What a shutting down vLLM answers to new requests, with status 500.
 const SHUTTING_DOWN: &[u8] = b"cannot schedule new futures after shutdown";
 
 /// Longer error bodies are not looked into; vLLM's is 119 bytes.
 const MAX_LOOKED_INTO_BYTES: usize = 4096;
 
+/// The policy is told of what a stream has brought after so many tokens: each time takes a lock.
+const TOKENS_TOLD_AT_ONCE: u64 = 16;
+
+/// As much of the end of a body as may hold `usage`: in vLLM's answers it stands within the last 700 bytes.
+const TAIL_BYTES: usize = 2048;
+
 /// One answer while it is relayed.
 #[derive(Debug)]
 pub(super) struct Answer {
     watch: Arc<Watch>,
+    status: u16,
     is_good: bool,
     has_begun: bool,
     has_failed: bool,
@@ -34,6 +48,13 @@ pub(super) struct Answer {
     /// The length of a body that is to be looked into as a whole.
     whole_bytes: Option<usize>,
     kept: Vec<u8>,
+    /// Whom to tell how it gets on; `None` when nobody asks, or when it is no good answer.
+    progress: Option<Progress>,
+    has_first_token: bool,
+    /// Tokens that were seen, and those that were told of.
+    tokens: u64,
+    tokens_told: u64,
+    tail: Vec<u8>,
 }
 
 /// What a piece of an answer's body means.
@@ -51,12 +72,18 @@ impl Answer {
     pub(super) fn new(watch: Arc<Watch>) -> Self {
         Self {
             watch,
+            status: 0,
             is_good: false,
             has_begun: false,
             has_failed: false,
             events: None,
             whole_bytes: None,
             kept: Vec::new(),
+            progress: None,
+            has_first_token: false,
+            tokens: 0,
+            tokens_told: 0,
+            tail: Vec::new(),
         }
     }
 
@@ -68,8 +95,11 @@ impl Answer {
         let status = header.status.as_u16();
         *self = Self::new(Arc::clone(&self.watch));
         self.is_good = status < 500 && status != 429;
+        self.progress = self.watch.progress().filter(|_| header.status.is_success());
         self.events = (is_stream && !header.headers.contains_key(CONTENT_ENCODING)).then(Events::default);
-        self.whole_bytes = length.filter(|length| status == 500 && (1..=MAX_LOOKED_INTO_BYTES).contains(length));
+        let is_looked_into = status == 500 || (status == 400 && self.watch.may_try_larger());
+        self.whole_bytes = length.filter(|length| is_looked_into && (1..=MAX_LOOKED_INTO_BYTES).contains(length));
+        self.status = status;
         self.events.is_some()
     }
 
@@ -78,13 +108,18 @@ impl Answer {
     /// # Errors
     /// When the request is better tried elsewhere, and can be.
     pub(super) fn piece(&mut self, data: &Bytes, is_end: bool, is_held: bool) -> Result<Piece> {
+        self.keep_tail(data);
         if let Some(whole) = self.whole_bytes {
             self.kept.extend_from_slice(data);
             if self.kept.len() < whole && !is_end {
                 return Ok(Piece::Unclear);
             }
             self.whole_bytes = None;
-            if self.kept.windows(SHUTTING_DOWN.len()).any(|window| window == SHUTTING_DOWN) {
+            let says = |words: &[u8]| self.kept.windows(words.len()).any(|window| window == words);
+            if self.status == 400 && says(CONTEXT_LENGTH) && is_held {
+                return Error::err_up(TOO_LONG);
+            }
+            if self.status == 500 && says(SHUTTING_DOWN) {
                 self.watch.speaks_against(Signal::Leaving, "it says that it is shutting down");
                 return self.elsewhere_or(LEAVING, is_held);
             }
@@ -102,9 +137,41 @@ impl Answer {
             if !seen.has_content {
                 return Ok(Piece::Comment);
             }
+            self.brought(seen.tokens);
+        } else {
+            self.brought(1);
         }
         self.begun();
         Ok(Piece::Life)
+    }
+
+    /// So many more tokens, or a piece of an answer that comes as a whole.
+    fn brought(&mut self, tokens: u64) {
+        let Some(progress) = self.progress.as_ref().filter(|_| tokens > 0) else { return };
+        if !self.has_first_token {
+            self.has_first_token = true;
+            progress.first_token();
+            self.watch.first_token();
+        }
+        if self.events.is_some() {
+            self.tokens += tokens;
+            if self.tokens - self.tokens_told >= TOKENS_TOLD_AT_ONCE {
+                self.tokens_told = self.tokens;
+                progress.generated(self.tokens);
+            }
+        }
+    }
+
+    fn keep_tail(&mut self, data: &Bytes) {
+        if self.progress.is_none() {
+            return;
+        }
+        if data.len() >= TAIL_BYTES {
+            self.tail.clear();
+        } else if self.tail.len() + data.len() > 2 * TAIL_BYTES {
+            self.tail.drain(..self.tail.len() + data.len() - TAIL_BYTES);
+        }
+        self.tail.extend_from_slice(&data[data.len().saturating_sub(TAIL_BYTES)..]);
     }
 
     /// The answer is there, or its first byte.
@@ -117,5 +184,14 @@ impl Answer {
 
     fn elsewhere_or(&self, error: ErrorType, is_held: bool) -> Result<Piece> {
         if is_held && self.watch.may_try_elsewhere() { Error::err_up(error) } else { Ok(Piece::Life) }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if self.progress.is_some() {
+            let events = self.events.as_ref().map(|_| self.tokens);
+            self.watch.wrote(Written { events, tail: std::mem::take(&mut self.tail) });
+        }
     }
 }

@@ -1,7 +1,8 @@
-//! A request body in chunks, as strictly as RFC 9112 (section 7.1) has it.
+//! A body in chunks, as strictly as RFC 9112 (section 7.1) has it.
 //!
 //! Pingora 0.9.1 reads over two faults: a chunk without a size counts as the last one, and a chunk extension may hold a
-//! lone line feed. A proxy in front that is strict, or lenient in another way, would see other requests behind such a body.
+//! lone line feed. A proxy in front that is strict, or lenient in another way, would see other requests behind such a body;
+//! and the first would make a whole answer of a broken one.
 
 /// Where in a chunked body the next byte is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +39,8 @@ pub(super) enum Found {
     More,
     /// The body ends behind this many bytes of the piece.
     End(usize),
-    /// What came is no chunked body.
-    Fault,
+    /// What came is no chunked body; this many bytes of the piece may be one.
+    Fault(usize),
 }
 
 /// A chunked body that is being read.
@@ -48,14 +49,29 @@ pub(super) struct Chunks {
     at: At,
     /// Of the present chunk, in bytes: its size as far as it is known, then what is still to come.
     left: u64,
+    /// What has come behind the last chunk, when it is kept.
+    trailers: Option<Vec<u8>>,
 }
+
+/// Pingora reads no more than this behind the last chunk, in bytes.
+const MAX_TRAILERS_BYTES: usize = 64 << 10;
 
 /// More hexadecimal digits do not fit into 64 bits.
 const MAX_SIZE_DIGITS: u8 = 16;
 
 impl Chunks {
     pub(super) fn new() -> Self {
-        Self { at: At::Size { digits: 0 }, left: 0 }
+        Self { at: At::Size { digits: 0 }, left: 0, trailers: None }
+    }
+
+    /// Keeps what comes behind the last chunk.
+    pub(super) fn keeping_trailers() -> Self {
+        Self { trailers: Some(Vec::new()), ..Self::new() }
+    }
+
+    /// What has come behind the last chunk, the final empty line included, if it is kept.
+    pub(super) fn trailers(&self) -> Option<&[u8]> {
+        self.trailers.as_deref()
     }
 
     /// Reads on.
@@ -72,7 +88,16 @@ impl Chunks {
                 }
                 continue;
             }
-            let Some(next) = self.step(piece[position]) else { return Found::Fault };
+            let byte = piece[position];
+            let Some(next) = self.step(byte) else { return Found::Fault(position) };
+            if let Some(trailers) = &mut self.trailers
+                && matches!(self.at, At::Trailer { .. } | At::TrailerEnd { .. })
+            {
+                if trailers.len() == MAX_TRAILERS_BYTES {
+                    return Found::Fault(position);
+                }
+                trailers.push(byte);
+            }
             position += 1;
             self.at = next;
             if next == At::End {
@@ -168,8 +193,37 @@ mod tests {
             "0\n\r\n",
         ];
         for body in bodies {
-            assert_eq!(read(body.as_bytes()), Found::Fault, "{body:?}");
+            assert!(matches!(read(body.as_bytes()), Found::Fault(_)), "{body:?}");
         }
+    }
+
+    #[test]
+    fn a_fault_is_at_the_first_byte_that_must_not_be_there() {
+        for (body, at) in [("\r\n\r\n", 0), ("2\r\nabc", 5), ("0\r\n\n", 3), ("5;\nhello", 2), ("0\r\nx: \0", 6)] {
+            assert_eq!(read(body.as_bytes()), Found::Fault(at), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn trailers_are_kept_when_that_is_asked_for() {
+        for (body, trailers) in
+            [("1\r\n\r\r\n0\r\n\r\n", "\r\n"), ("0;q\r\nx: y\r\nz:\tu\r\n\r\n", "x: y\r\nz:\tu\r\n\r\n")]
+        {
+            let mut chunks = Chunks::keeping_trailers();
+            assert_eq!(chunks.read(format!("{body}x: y").as_bytes()), Found::End(body.len()));
+            assert_eq!(chunks.trailers(), Some(trailers.as_bytes()));
+            let mut chunks = Chunks::new();
+            assert_eq!(chunks.read(body.as_bytes()), Found::End(body.len()));
+            assert_eq!(chunks.trailers(), None);
+        }
+    }
+
+    #[test]
+    fn trailers_beyond_the_bound_are_a_fault() {
+        let body = |length: usize| format!("0\r\nx: {}\r\n\r\n", "y".repeat(length - "x: \r\n\r\n".len()));
+        let read = |body: String| Chunks::keeping_trailers().read(body.as_bytes());
+        assert_eq!(read(body(MAX_TRAILERS_BYTES)), Found::End(3 + MAX_TRAILERS_BYTES));
+        assert_eq!(read(body(MAX_TRAILERS_BYTES + 1)), Found::Fault(3 + MAX_TRAILERS_BYTES));
     }
 
     #[test]
@@ -186,7 +240,8 @@ mod tests {
             let in_pieces = match chunks.read(first) {
                 Found::More => match chunks.read(second) {
                     Found::End(length) => Found::End(first.len() + length),
-                    found => found,
+                    Found::Fault(at) => Found::Fault(first.len() + at),
+                    Found::More => Found::More,
                 },
                 found => found,
             };

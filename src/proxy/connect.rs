@@ -15,9 +15,12 @@ use super::context::RequestContext;
 use super::loan::Loan;
 use super::reject::Reject;
 use super::retry::{has_attempts_left, is_timeout};
-use crate::balance::{Lease, Placement, Unavailable};
+use super::watch::MayTry;
+use super::server_connections;
+use crate::balance::{Lease, Placed, Placement, Unavailable};
 use crate::config::Retry;
-use crate::queue::Full;
+use crate::engines::Tallied;
+use crate::queue::{Full, Ticket};
 use crate::upstream::Server;
 
 impl Proxy {
@@ -39,10 +42,15 @@ impl Proxy {
             server.ok_or_else(|| Error::explain(ErrorType::InternalError, "the chosen server is not known"))?;
         ctx.failover = self.failover(ctx, &lease);
         self.note_choice(ctx, &lease, &server);
+        self.metrics.decided(lease.reason());
         ctx.group = Some(lease.group());
+        let (progress, group) = (lease.progress(), lease.group());
         ctx.lease = Some(lease);
         ctx.server = Some(Arc::clone(&server));
-        ctx.watch.attempt(Arc::clone(&server), has_attempts_left(ctx));
+        let elsewhere = has_attempts_left(ctx);
+        let larger = elsewhere && ctx.has_larger(&server, group);
+        let tallied = tallied(ctx, &server);
+        ctx.watch.attempt(Arc::clone(&server), MayTry { elsewhere, larger }, progress, tallied);
 
         let timeouts = &ctx.in_force.clone().config.timeouts;
         let address = tokio::select! {
@@ -55,6 +63,9 @@ impl Proxy {
         match address {
             Ok(address) => {
                 let mut peer = Box::new(server.peer(address, timeouts));
+                if self.follows_servers {
+                    server_connections::follow(&mut peer);
+                }
                 ctx.loan = Some(Loan::begin(session, &mut peer, timeouts.connect));
                 Ok(peer)
             }
@@ -94,43 +105,86 @@ impl Proxy {
 
     /// A place on a server: at once, or when it is this request's turn.
     async fn place(&self, session: &mut Session, ctx: &mut RequestContext) -> Result<Lease> {
-        let queue = self.live.queue();
         let limits = ctx.config().queue;
-        let class = ctx.demand.map_or(0, |demand| self.live.balancer().standard_group(&demand));
-        if limits.max_wait.is_none() || !queue.is_waiting(class) {
-            match self.place_now(ctx) {
-                Ok(lease) => return Ok(lease),
-                Err(why) if limits.max_wait.is_none() => {
-                    return refuse(ctx, Reject::Unavailable { why, retry_after_seconds: RETRY_AFTER_SECONDS });
+        let now = Instant::now();
+        let total = ctx.config().timeouts.total.map(|total| ctx.started + total);
+        let max_wait = limits.max_wait.map_or(now, |wait| now + wait);
+        let mut deadline = total.map_or(max_wait, |total| total.min(max_wait));
+        loop {
+            let mut ticket = match self.place_or_wait(ctx) {
+                Wanted::Lease(lease) => return Ok(lease),
+                Wanted::Ticket(ticket) => ticket,
+                Wanted::Nothing(reject) => return refuse(ctx, reject),
+            };
+            loop {
+                tokio::select! {
+                    biased;
+                    answer = ticket.served() => match answer {
+                        Ok(lease) => return Ok(lease),
+                        // Another policy is in force now, and does not hold it.
+                        Err(Unavailable::NoneFree) => break,
+                        Err(why) => return refuse(ctx, Reject::Unavailable { why, retry_after_seconds: RETRY_AFTER_SECONDS }),
+                    },
+                    gone = session.downstream_session.read_body_or_idle(true) => {
+                        let over = left_or_late(gone);
+                        if is_timeout(over.etype()) {
+                            // It goes by its time, not by its client.
+                            let _worth_coming_back = ticket.give_up();
+                        }
+                        return Err(over);
+                    }
+                    () = sleep_until(deadline) => {
+                        let has_time = total.is_none_or(|total| Instant::now() < total);
+                        if has_time && ticket.has_its_turn() {
+                            // Not for want of servers: the policy holds it, and bounds that by itself.
+                            let later = Instant::now() + TURN_LOOKED_AT;
+                            deadline = total.map_or(later, |total| total.min(later));
+                            continue;
+                        }
+                        let retry_after_seconds = ticket.give_up();
+                        // What is in the way now may be another thing than when it came.
+                        let placed = self.place_now(ctx);
+                        return placed.or_else(|why| refuse(ctx, Reject::Unavailable { why, retry_after_seconds }));
+                    }
                 }
-                Err(_) => {}
             }
         }
+    }
+
+    /// A place now, or one in the queue.
+    fn place_or_wait(&self, ctx: &RequestContext) -> Wanted {
+        let queue = self.live.queue();
+        let limits = ctx.config().queue;
         let bytes = usize::try_from(ctx.request_bytes).unwrap_or(usize::MAX);
-        let mut ticket = match queue.join(ctx.demand, &ctx.tried, bytes, &limits) {
-            Ok(ticket) => ticket,
-            Err(Full { retry_after_seconds }) => return refuse(ctx, Reject::QueueFull { retry_after_seconds }),
-        };
-        let now = Instant::now();
-        let ends =
-            [limits.max_wait.map(|wait| now + wait), ctx.config().timeouts.total.map(|total| ctx.started + total)];
-        let deadline = ends.into_iter().flatten().min().unwrap_or(now);
-        tokio::select! {
-            biased;
-            lease = ticket.served() => Ok(lease),
-            gone = session.downstream_session.read_body_or_idle(true) => {
-                let over = left_or_late(gone);
-                if is_timeout(over.etype()) {
-                    // It goes by its time, not by its client.
-                    let _worth_coming_back = ticket.give_up();
+        let class = ctx.demand.as_ref().map_or(0, |demand| self.live.balancer().standard_group(demand));
+        if limits.max_wait.is_none() || !queue.is_waiting(class) || self.live.balancer().holds() {
+            match (self.ask(ctx), &ctx.demand) {
+                (Placed::Now(lease), _) => return Wanted::Lease(lease),
+                (Placed::Held(request), Some(demand)) => {
+                    return Wanted::Ticket(queue.keep(request, demand.clone(), &ctx.tried, bytes));
                 }
-                Err(over)
+                (Placed::Not(why @ (Unavailable::TooManyWait | Unavailable::TooLong { .. })), _) => {
+                    return Wanted::Nothing(Reject::Unavailable { why, retry_after_seconds: RETRY_AFTER_SECONDS });
+                }
+                (Placed::Not(why), _) if limits.max_wait.is_none() => {
+                    return Wanted::Nothing(Reject::Unavailable { why, retry_after_seconds: RETRY_AFTER_SECONDS });
+                }
+                (Placed::Not(_) | Placed::Held(_), _) => {}
             }
-            () = sleep_until(deadline) => {
-                let retry_after_seconds = ticket.give_up();
-                // What is in the way now may be another thing than when it came.
-                self.place_now(ctx).or_else(|why| refuse(ctx, Reject::Unavailable { why, retry_after_seconds }))
+        }
+        match queue.join(ctx.demand.clone(), &ctx.tried, bytes, &limits) {
+            Ok(ticket) => Wanted::Ticket(ticket),
+            Err(Full { retry_after_seconds }) => {
+                Wanted::Nothing(Reject::Unavailable { why: Unavailable::TooManyWait, retry_after_seconds })
             }
+        }
+    }
+
+    fn ask(&self, ctx: &RequestContext) -> Placed {
+        let balancer = self.live.balancer();
+        match &ctx.demand {
+            Some(demand) => balancer.ask(demand, &ctx.tried),
+            None => balancer.acquire_weightless(&ctx.tried).map_or_else(Placed::Not, Placed::Now),
         }
     }
 
@@ -148,10 +202,11 @@ impl Proxy {
             self.metrics.redirected(lease.standard_group(), lease.group());
         }
         log::debug!(
-            "attempt {} of {} goes to {} (group {}, standard group {}, load {} tokens)",
+            "attempt {} of {} goes to {} ({}; group {}, standard group {}, load {} tokens)",
             ctx.attempts,
             ctx.endpoint.label(),
             server.name(),
+            lease.reason(),
             lease.group(),
             lease.standard_group(),
             lease.load().tokens(),
@@ -159,8 +214,25 @@ impl Proxy {
     }
 }
 
+/// Counts a prompt among those that the server's own count is compared with, while somebody compares.
+fn tallied(ctx: &RequestContext, server: &Arc<Server>) -> Option<Tallied> {
+    ctx.config().asks_engines()?;
+    let is_streamed = ctx.demand.as_ref()?.work.as_ref()?.is_streamed;
+    Some(Tallied::begin(Arc::clone(server), ctx.estimate.clone()?, is_streamed))
+}
+
 /// Without a queue there is nothing to compute it from.
 const RETRY_AFTER_SECONDS: u64 = 5;
+
+/// How often a request that the policy holds for longer than others may wait looks whether it still does.
+const TURN_LOOKED_AT: Duration = Duration::from_secs(1);
+
+/// What asking for a place has come to.
+enum Wanted {
+    Lease(Lease),
+    Ticket(Ticket),
+    Nothing(Reject),
+}
 
 fn refuse<T>(ctx: &mut RequestContext, reject: Reject) -> Result<T> {
     ctx.reject = Some(reject);

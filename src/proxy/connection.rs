@@ -8,16 +8,19 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
+use pingora::connectors::http::custom;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v2::server::H2Options;
 use pingora::protocols::{ALPN, Stream};
-use pingora::proxy::HttpProxy;
+use pingora::proxy::{HttpProxy, ProcessCustomSession, ProxyServiceBuilder};
 use pingora::server::ShutdownWatch;
+use pingora::server::configuration::ServerConf;
+use pingora::services::listening::Service;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::Proxy;
-use super::client_stream::ClientStream;
+use super::amend::Amendments;
 use super::follow::Followed;
+use super::{Proxy, ServerConnector, client_stream};
 use crate::config::TlsListen;
 use crate::drain::Drain;
 use crate::tls::Listener;
@@ -38,14 +41,26 @@ tokio::task_local! {
     static ACCEPTED: Instant;
     /// Whether the header of the request that this connection waits for has been read.
     static HEADER_HAS_COME: Cell<bool>;
-    /// The requests on this HTTP/1 connection.
-    static FOLLOWED: Followed;
+    /// What is read and written on this HTTP/1 connection.
+    static WIRE: Wire;
+}
+
+/// What is known of an HTTP/1 connection below Pingora.
+#[derive(Default)]
+struct Wire {
+    requests: Followed,
+    answers: Amendments,
 }
 
 /// The requests on the HTTP/1 connection of this task.
 pub(super) fn followed() -> Option<Followed> {
     // HTTP/2 streams, and tests, have none.
-    FOLLOWED.try_with(Followed::clone).ok()
+    WIRE.try_with(|wire| wire.requests.clone()).ok()
+}
+
+/// Where the answers on the HTTP/1 connection of this task are amended.
+pub(super) fn amendments() -> Option<Amendments> {
+    WIRE.try_with(|wire| wire.answers.clone()).ok()
 }
 
 /// Pingora has read a request header on this task's connection.
@@ -60,7 +75,6 @@ pub(super) fn header_has_come() {
 /// 24 bytes before it decides, without a limit, and short requests have fewer.
 pub struct ClientConnections {
     tls: Option<Tls>,
-    proxy: Arc<HttpProxy<Proxy>>,
     live: Arc<Live>,
     drain: Arc<Drain>,
 }
@@ -72,10 +86,10 @@ impl std::fmt::Debug for ClientConnections {
 }
 
 impl ClientConnections {
-    /// Connections whose requests the proxy handles.
+    /// Connections without TLS.
     #[must_use]
-    pub fn new(proxy: HttpProxy<Proxy>, live: Arc<Live>, drain: Arc<Drain>) -> Self {
-        Self { tls: None, proxy: Arc::new(proxy), live, drain }
+    pub fn new(live: Arc<Live>, drain: Arc<Drain>) -> Self {
+        Self { tls: None, live, drain }
     }
 
     /// With a TLS listener beside plain ones on the addresses `plain`.
@@ -85,6 +99,54 @@ impl ClientConnections {
         self
     }
 
+    /// A service whose connections are these; the proxy handles their requests.
+    #[must_use]
+    pub fn service(self, conf: &Arc<ServerConf>, mut proxy: Proxy) -> Service<HttpProxy<Proxy, ServerConnector>> {
+        proxy.follows_servers = true;
+        // Pingora makes a proxy with a connector of our own only within a service of its own, and gives it to whoever
+        // takes the connections off its hands: those with a protocol that it does not know. So it is to know none.
+        let mut options = HttpServerOptions::default();
+        options.force_custom = true;
+        let connections = Arc::new(self);
+        let serve: ProcessCustomSession<Proxy, ServerConnector> = Arc::new(move |proxy, stream, shutdown| {
+            let (connections, shutdown) = (Arc::clone(&connections), shutdown.clone());
+            Box::pin(async move { connections.serve(&proxy, stream, &shutdown).await })
+        });
+        let service = ProxyServiceBuilder::new(conf, proxy).name("clients").server_options(options);
+        service.custom(ServerConnector::new(conf), serve).build()
+    }
+
+    /// Serves one connection. Returns it when it can be served again.
+    pub async fn serve<C: custom::Connector>(
+        &self,
+        proxy: &Arc<HttpProxy<Proxy, C>>,
+        stream: Stream,
+        shutdown: &ShutdownWatch,
+    ) -> Option<Stream> {
+        let _open = self.drain.connection();
+        let accepted = Instant::now();
+        let request_header = self.live.get().config.timeouts.request_header;
+        let greeted = timeout_at(accepted + request_header, self.greet(stream));
+        let (stream, is_http2) = tokio::select! {
+            biased;
+            greeted = greeted => match greeted {
+                Ok(greeted) => greeted?,
+                Err(_) => {
+                    self.live.metrics().timed_out(REQUEST_HEADER);
+                    return None;
+                }
+            },
+            () = self.drain.last_call_over() => return None,
+        };
+        let requests = Arc::new(Requests::new(self, Arc::clone(proxy), is_http2));
+        if is_http2 {
+            return ACCEPTED.scope(accepted, requests.process_new(stream, shutdown)).await;
+        }
+        let wire = Wire::default();
+        let stream = client_stream::http1(stream, wire.requests.clone(), wire.answers.clone());
+        WIRE.scope(wire, ACCEPTED.scope(accepted, requests.process_new(stream, shutdown))).await
+    }
+
     /// Makes the TLS handshake where there is one, and finds out whether the client speaks HTTP/2.
     async fn greet(&self, stream: Stream) -> Option<(Stream, bool)> {
         let mut stream = match &self.tls {
@@ -92,7 +154,7 @@ impl ClientConnections {
             _ => stream,
         };
         match stream.selected_alpn_proto() {
-            Some(ALPN::H2) => Some((Box::new(ClientStream::http2(stream).await.ok()?), true)),
+            Some(ALPN::H2) => Some((client_stream::http2(stream).await.ok()?, true)),
             Some(_) => Some((stream, false)),
             None => {
                 let is_http2 = speaks_http2(&mut stream).await.ok()?;
@@ -135,34 +197,6 @@ fn takes(listener: SocketAddr, local: SocketAddr) -> bool {
     listener.port() == local.port() && same_family && (listener.ip().is_unspecified() || listener.ip() == local.ip())
 }
 
-#[async_trait]
-impl ServerApp for ClientConnections {
-    async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
-        let _open = self.drain.connection();
-        let accepted = Instant::now();
-        let request_header = self.live.get().config.timeouts.request_header;
-        let greeted = timeout_at(accepted + request_header, self.greet(stream));
-        let (stream, is_http2) = tokio::select! {
-            biased;
-            greeted = greeted => match greeted {
-                Ok(greeted) => greeted?,
-                Err(_) => {
-                    self.live.metrics().timed_out(REQUEST_HEADER);
-                    return None;
-                }
-            },
-            () = self.drain.last_call_over() => return None,
-        };
-        let requests = Arc::new(Requests::new(self, is_http2));
-        if is_http2 {
-            return ACCEPTED.scope(accepted, requests.process_new(stream, shutdown)).await;
-        }
-        let followed = Followed::default();
-        let stream = Box::new(ClientStream::http1(stream, followed.clone()));
-        FOLLOWED.scope(followed, ACCEPTED.scope(accepted, requests.process_new(stream, shutdown))).await
-    }
-}
-
 /// Looks at the first bytes until they differ from HTTP/2's preface, or are all of it. They stay to be read.
 async fn speaks_http2(stream: &mut Stream) -> std::io::Result<bool> {
     let mut seen = [0; HTTP2_PREFACE.len()];
@@ -177,18 +211,17 @@ async fn speaks_http2(stream: &mut Stream) -> std::io::Result<bool> {
 
 /// The requests of one connection, one after the other. Pingora bounds only the pauses within a request header; this
 /// bounds the header as a whole, so that a client cannot hold a connection by sending a byte now and then.
-struct Requests {
-    proxy: Arc<HttpProxy<Proxy>>,
+struct Requests<C: custom::Connector> {
+    proxy: Arc<HttpProxy<Proxy, C>>,
     options: HttpServerOptions,
     /// Asked at each request: a connection may outlive many configurations.
     live: Arc<Live>,
     drain: Arc<Drain>,
 }
 
-impl Requests {
-    fn new(connections: &ClientConnections, h2c: bool) -> Self {
-        let ClientConnections { proxy, live, drain, .. } = connections;
-        let (proxy, live, drain) = (Arc::clone(proxy), Arc::clone(live), Arc::clone(drain));
+impl<C: custom::Connector> Requests<C> {
+    fn new(connections: &ClientConnections, proxy: Arc<HttpProxy<Proxy, C>>, h2c: bool) -> Self {
+        let (live, drain) = (Arc::clone(&connections.live), Arc::clone(&connections.drain));
         let mut options = HttpServerOptions::default();
         options.h2c = h2c;
         options.keepalive_request_limit = Some(NEW_CONNECTION);
@@ -208,7 +241,7 @@ impl Requests {
 }
 
 #[async_trait]
-impl HttpServerApp for Requests {
+impl<C: custom::Connector> HttpServerApp for Requests<C> {
     async fn process_new_http(
         self: &Arc<Self>,
         mut session: ServerSession,

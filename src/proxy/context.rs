@@ -11,11 +11,11 @@ use super::reject::Reject;
 use super::silence::AtWork;
 use super::watch::Watch;
 use crate::access::Admission;
-use crate::balance::{Lease, Tried};
+use crate::balance::{Lease, Policy, Tried};
 use crate::config::Config;
 use crate::drain::Running;
 use crate::metrics::{AttemptResult, Outcome, RetryReason};
-use crate::prompt::{Demand, Endpoint};
+use crate::prompt::{Demand, Endpoint, Estimate};
 use crate::upstream::{InForce, Server};
 
 /// One request. Dropped when it is over, whatever ended it, and the lease with it.
@@ -37,6 +37,8 @@ pub struct RequestContext {
     pub(super) request_bytes: u64,
     /// What the policy is asked with; `None` for requests that weigh nothing. Set by `admit`.
     pub(super) demand: Option<Demand>,
+    /// How long the prompt is believed to be; `None` when nobody asks. Set by `weigh`.
+    pub(super) estimate: Option<Estimate>,
     /// Where the client's real session comes back to. Set by `admit` when it was wrapped.
     pub(super) slot: Option<Slot>,
     /// The client's session while a connection to the present server is being made. Set and taken back by `connect`.
@@ -51,6 +53,8 @@ pub struct RequestContext {
     pub(super) at_work: AtWork,
     /// Servers that this request has failed on. Kept by `retry`.
     pub(super) tried: Tried,
+    /// A server has said that the request is longer than it takes. Set by `retry`.
+    pub(super) was_too_long: bool,
     /// Attempts begun. Counted by `connect`.
     pub(super) attempts: usize,
     /// Why the next attempt is made. Set by `retry`, read by `connect`.
@@ -95,6 +99,7 @@ impl RequestContext {
             endpoint: Endpoint::Other,
             request_bytes: 0,
             demand: None,
+            estimate: None,
             slot: None,
             loan: None,
             lease: None,
@@ -102,6 +107,7 @@ impl RequestContext {
             group: None,
             at_work: AtWork::default(),
             tried: Tried::default(),
+            was_too_long: false,
             attempts: 0,
             retry_reason: None,
             reject: None,
@@ -117,6 +123,41 @@ impl RequestContext {
     /// The configuration that holds for this request.
     pub(super) fn config(&self) -> &Config {
         &self.in_force.config
+    }
+
+    /// Whether a server may take longer requests than this one of a group: by what is known of both, or, with groups by
+    /// length, by their order.
+    fn may_take_more(&self, other: &Server, server: &Server, group: usize) -> bool {
+        let limit = |server: &Server| self.in_force.traits_of(server).max_model_len;
+        let is_larger = limit(other).is_none_or(|most| limit(server).is_none_or(|own| most > own));
+        match &self.config().policy {
+            Policy::ReferenceBucket(_) => {
+                let mut longer = self.in_force.groups().skip(group + 1).flatten();
+                is_larger && longer.any(|in_longer| in_longer.number() == other.number())
+            }
+            Policy::ReferencePlain | Policy::ByWork(_) => is_larger,
+        }
+    }
+
+    /// Whether there is a server that may take longer requests than this one, and was not tried. It is tried once.
+    pub(super) fn has_larger(&self, server: &Server, group: usize) -> bool {
+        let is_candidate = |other: &Server| {
+            other.number() != server.number()
+                && !self.tried.contains(other.number())
+                && other.standing().is_live()
+                && self.may_take_more(other, server, group)
+        };
+        !self.was_too_long && self.in_force.servers().any(|other| is_candidate(other))
+    }
+
+    /// The request is longer than a server takes: neither it nor any that takes no more is to be tried again.
+    pub(super) fn was_too_long_for(&mut self, server: usize, group: usize) {
+        self.was_too_long = true;
+        let in_force = Arc::clone(&self.in_force);
+        let Some(small) = in_force.server(server) else { return };
+        let no_larger = in_force.servers().filter(|other| !self.may_take_more(other, small, group));
+        let no_larger: Vec<usize> = no_larger.map(|other| other.number()).collect();
+        no_larger.into_iter().for_each(|number| self.tried.insert(number));
     }
 
     /// The request's id, for logs.
@@ -152,6 +193,7 @@ impl RequestContext {
                 }
                 TLSHandshakeFailure | InvalidCert => AttemptResult::ConnectFailed,
                 etype if super::retry::is_timeout(etype) => AttemptResult::TimedOut,
+                etype if *etype == super::answer::TOO_LONG => AttemptResult::TooLong,
                 etype if super::retry::is_refusal(etype) => AttemptResult::Refused5xx,
                 _ => AttemptResult::Broken,
             },

@@ -11,6 +11,7 @@
 //! - claims that the body is done and has it all in its retry buffer, which Pingora then sends in every attempt;
 //! - holds the response header back until the first body byte or the end of the response;
 //! - passes each piece of a body on when it comes, also of one whose length is known;
+//! - passes trailers on, and the server's `Date`;
 //! - ends the attempt when the server keeps silent for too long, which also works while the request is still being
 //!   written.
 //!
@@ -26,7 +27,6 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
 use http::HeaderMap;
-use http::header::CONTENT_LENGTH;
 use parking_lot::Mutex;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::custom::CustomMessageWrite;
@@ -39,6 +39,7 @@ use tokio::time::Instant;
 
 use super::answer::{Answer, Piece};
 use super::connection;
+use super::outlet::Outlet;
 use super::presence::Presence;
 use super::silence::Silence;
 use super::watch::Watch;
@@ -51,20 +52,19 @@ pub(super) type Slot = Arc<Mutex<Option<Box<ServerSession>>>>;
 pub(super) fn wrap(session: &mut Session, body: Bytes, silence: Silence, watch: Arc<Watch>, drain: Arc<Drain>) -> Slot {
     let slot = Slot::default();
     let real = std::mem::replace(&mut session.downstream_session, placeholder());
-    let is_http1 = real.as_http1().is_some();
     let presence = Presence::of(&real, connection::followed());
+    let outlet = Outlet::new(&real, drain);
     let wrapper = ClientSession {
         real: Some(real),
-        is_http1,
+        outlet,
         slot: Arc::clone(&slot),
         body,
         held: None,
         unclear: Vec::new(),
-        answer: Answer::new(watch),
-        has_length: false,
+        answer: Answer::new(Arc::clone(&watch)),
+        watch,
         presence,
         silence,
-        drain,
     };
     *session.downstream_session = ServerSession::new_custom(Box::new(wrapper));
     slot
@@ -88,7 +88,7 @@ pub(super) fn placeholder() -> Box<ServerSession> {
 struct ClientSession {
     /// Taken by `drop` only.
     real: Option<Box<ServerSession>>,
-    is_http1: bool,
+    outlet: Outlet,
     slot: Slot,
     body: Bytes,
     /// A final response header that waits for the first byte of its body.
@@ -96,11 +96,9 @@ struct ClientSession {
     /// Pieces behind it of which it is not yet known what they mean.
     unclear: Vec<HttpTask>,
     answer: Answer,
-    /// Whether the response that is being relayed has a `Content-Length`.
-    has_length: bool,
+    watch: Arc<Watch>,
     presence: Presence,
     silence: Silence,
-    drain: Arc<Drain>,
 }
 
 impl Drop for ClientSession {
@@ -126,7 +124,7 @@ impl ClientSession {
         for task in tasks {
             match task {
                 HttpTask::Header(header, false) if !header.status.is_informational() => {
-                    self.has_length = header.headers.contains_key(CONTENT_LENGTH);
+                    self.outlet.begin(&header);
                     if self.answer.header(&header) {
                         self.silence.stream_opened();
                     }
@@ -175,30 +173,6 @@ impl ClientSession {
             }
         }
     }
-
-    /// The response's header is about to be written: if the process is on its way out, it says that the connection ends.
-    fn end_keepalive_when_leaving(&mut self) {
-        if self.drain.is_leaving() {
-            self.real_mut().set_keepalive(None);
-        }
-    }
-
-    /// Passes tasks on to the client now; true when they end the response.
-    async fn pass_on(&mut self, mut tasks: Vec<HttpTask>) -> Result<bool> {
-        if tasks.iter().any(|task| matches!(task, HttpTask::Header(..))) {
-            self.end_keepalive_when_leaving();
-        }
-        // Pingora is in no hurry with a body of known length: in HTTP/1 it keeps each piece until its buffer is full or
-        // the body is whole. It flushes before it hands out an error, so an error of ours goes behind the piece.
-        let must_flush = self.is_http1 && self.has_length && !tasks.last().is_some_and(HttpTask::is_end);
-        if must_flush {
-            tasks.push(HttpTask::Failed(Error::new(FLUSHED)));
-        }
-        match self.real_mut().response_duplex_vec(tasks).await {
-            Err(error) if must_flush && *error.etype() == FLUSHED => Ok(false),
-            passed_on => passed_on,
-        }
-    }
 }
 
 /// What goes to the client now.
@@ -209,9 +183,6 @@ struct Released {
     /// What came behind it.
     error: Option<Box<Error>>,
 }
-
-/// Not an error: everything before it has been written.
-const FLUSHED: ErrorType = ErrorType::Custom("Flushed");
 
 #[async_trait]
 impl CustomSession for ClientSession {
@@ -269,7 +240,13 @@ impl CustomSession for ClientSession {
                 self.silence.heard();
             }
             let began = Instant::now();
-            done = self.pass_on(outgoing).await?;
+            let ends = matches!(outgoing.last(), Some(HttpTask::Body(_, true) | HttpTask::Done));
+            let trailers = if ends { self.watch.trailers() } else { None };
+            let real = self.real.as_deref_mut().expect(TAKEN_BY_DROP);
+            done = match trailers {
+                None => self.outlet.pass_on(real, outgoing).await?,
+                Some(trailers) => self.outlet.end_with(real, outgoing, trailers).await?,
+            };
             // Time spent on a slow client is not the server's silence.
             self.silence.forgive(began.elapsed());
         }
@@ -281,8 +258,8 @@ impl CustomSession for ClientSession {
 
     async fn finish(&mut self) -> Result<()> {
         if let Some(header) = self.held.take() {
-            self.end_keepalive_when_leaving();
-            self.real_mut().write_response_header(header).await?;
+            let real = self.real.as_deref_mut().expect(TAKEN_BY_DROP);
+            self.outlet.header(real, header).await?;
         }
         self.real_mut().finish_body().await
     }

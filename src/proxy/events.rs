@@ -1,8 +1,16 @@
-//! What an event stream (SSE) says while it is relayed: whether a piece carries more than comments, and whether it
-//! reports an error. Lines are followed however the stream is cut.
+//! What an event stream (SSE) says while it is relayed: whether a piece carries more than comments, whether it
+//! reports an error, and how many tokens it carries. Lines are followed however the stream is cut.
+//!
+//! vLLM sends one event for each token, as a rule: under load, or when it guesses ahead, an event may carry more.
 
 /// As much of a line as tells what it is.
-const PREFIX: usize = 16;
+const PREFIX: usize = 28;
+
+/// Events that `/v1/responses` sends before it has a first token.
+const PREAMBLES: [&[u8]; 3] = [b"event: response.created", b"event: response.in_progress", b"event: response.queued"];
+
+/// Ends a stream of the OpenAI kind; no token.
+const DONE: &[u8] = b"data: [DONE]";
 
 /// How vLLM begins an event that reports an error, in its two JSON spacings, and how the Anthropic API names it.
 const ERRORS: [&[u8]; 3] = [b"data: {\"error\":", b"data:{\"error\":", b"event: error"];
@@ -15,6 +23,8 @@ pub(super) struct Events {
     filled: usize,
     /// A line that is no comment has ended.
     has_begun: bool,
+    /// The present event says only that the request has come.
+    is_preamble: bool,
 }
 
 /// What a piece of an event stream carries.
@@ -26,6 +36,8 @@ pub(super) struct Seen {
     pub(super) has_error: bool,
     /// Nothing but comments was before the error.
     is_error_first: bool,
+    /// Events with a token, about: those that have data.
+    pub(super) tokens: u64,
 }
 
 impl Seen {
@@ -52,6 +64,10 @@ impl Events {
                 seen.is_error_first = !self.has_begun;
             }
             if part.ends_with(b"\n") {
+                seen.tokens += u64::from(line.starts_with(b"data:") && !line.starts_with(DONE) && !self.is_preamble);
+                self.is_preamble |= PREAMBLES.iter().any(|preamble| line.starts_with(preamble));
+                // An empty line ends an event.
+                self.is_preamble &= !matches!(self.prefix[0], b'\r' | b'\n');
                 self.filled = 0;
                 self.has_begun |= is_content;
             }
@@ -117,6 +133,25 @@ mod tests {
             ("data: {\"id\":1}\n\n", false),
         ] {
             assert_eq!(Events::default().look(stream.as_bytes()).begins_with_error(), is_first, "{stream:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_events_with_data_that_are_no_preamble() {
+        for (stream, tokens) in [
+            ("data: {\"id\":1}\n\ndata: {\"id\":1}\n\ndata: [DONE]\n\n", 2),
+            (": keep-alive\n\ndata: {}\r\n\r\n", 1),
+            ("event: response.created\ndata: {}\n\nevent: response.in_progress\ndata: {}\n\n", 0),
+            ("event: response.created\ndata: {}\n\n\nevent: response.output_text.delta\ndata: {}\n\n", 1),
+            ("event: message_start\ndata: {}\n\n", 1),
+            ("data: {\"half of a line\"", 0),
+        ] {
+            assert_eq!(Events::default().look(stream.as_bytes()).tokens, tokens, "{stream:?}");
+            for cut in 1..stream.len() {
+                let mut events = Events::default();
+                let parts = [&stream.as_bytes()[..cut], &stream.as_bytes()[cut..]];
+                assert_eq!(parts.map(|part| events.look(part).tokens).iter().sum::<u64>(), tokens, "{stream:?}, {cut}");
+            }
         }
     }
 

@@ -42,13 +42,17 @@ impl Proxy {
         if let Some(slot) = &ctx.slot {
             downstream::unwrap(session, slot);
         }
-        if let Some(lease) = ctx.lease.take() {
+        if let Some(mut lease) = ctx.lease.take() {
             let result = RequestContext::attempt_result(error);
             self.metrics.attempt_ended(lease.server(), result);
             if result == AttemptResult::Answered {
                 ctx.watch.answered(ctx.status);
+                if ctx.status.is_some_and(|status| (200..300).contains(&status)) {
+                    lease.answered(self.learn(ctx));
+                }
             }
         }
+        ctx.watch.over();
         if let Some(reject) = ctx.reject {
             self.metrics.rejected(reject.reason());
         }

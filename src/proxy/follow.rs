@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::chunks::{Chunks, Found};
 
 /// Pingora reads no more header fields than this.
-const MAX_FIELDS: usize = 256;
+pub(super) const MAX_FIELDS: usize = 256;
 
 /// The requests of one connection; shared by the stream that they come from and the proxy.
 #[derive(Debug, Clone, Default)]
@@ -121,7 +121,7 @@ impl Follower {
                         self.at = At::Length(0);
                         length
                     }
-                    Found::Fault => {
+                    Found::Fault(_) => {
                         self.fault = Some(self.ended + 1);
                         self.at = At::Lost;
                         return;
@@ -141,8 +141,8 @@ impl Follower {
 }
 
 /// Adds bytes to a header up to its end; how many, and whether the end is there.
-fn take_header(header: &mut Vec<u8>, bytes: &[u8]) -> (usize, bool) {
-    // Line ends in front of a request are skipped, as Pingora does.
+pub(super) fn take_header(header: &mut Vec<u8>, bytes: &[u8]) -> (usize, bool) {
+    // Line ends in front of a message are skipped, as Pingora does.
     let skipped = if header.is_empty() { bytes.iter().take_while(|byte| b"\r\n".contains(byte)).count() } else { 0 };
     let mut used = skipped;
     while let Some(length) = bytes[used..].iter().position(|byte| *byte == b'\n') {

@@ -63,7 +63,7 @@ impl Proxy {
     /// The answer, when they are used up.
     pub(super) fn charge(&self, ctx: &RequestContext, demand: &Demand) -> std::result::Result<(), Reject> {
         let Some(admission) = &ctx.admission else { return Ok(()) };
-        let prompt_tokens = demand.body_bytes.div_ceil(4);
+        let prompt_tokens = demand.prompt_tokens();
         let charged = ctx.in_force.access.charge(admission, prompt_tokens, Instant::now());
         charged.map_err(|refused| self.count(&refused))?;
         if let Some(name) = admission.key_name() {

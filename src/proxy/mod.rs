@@ -4,16 +4,20 @@
 //! connection  a client connection: header time limit, keep-alive, pipelining
 //! follow      the requests on an HTTP/1 connection, to the letter where Pingora is lenient (chunks)
 //! guard       who may do what: keys, closed paths, limits, CORS
-//! admit       local answers; the body is read and measured
+//! admit       local answers; the body is read
+//! weigh       how long the prompt is, and what the answer may be
 //! connect     backoff, a place on a server (the lease), its address
 //! loan        the client is watched while a connection to the server is being made
+//! trail       the answers on that connection, which Pingora reads trailers over in (trailers)
 //! request     the header that goes to the server
 //! response    judging the server's header, the header that goes to the client
+//! outlet      the response on its way to the client: at once, with its trailers and its date (amend)
 //! retry       an attempt failed: another one?
 //! finish      the last word to the client; the lease drops
 //! ```
 
 mod admit;
+mod amend;
 mod answer;
 mod chunks;
 mod client_stream;
@@ -26,15 +30,21 @@ mod finish;
 mod follow;
 mod framing;
 mod guard;
+mod layer;
 mod loan;
 mod models;
+mod outlet;
 mod presence;
 mod reject;
 mod request;
 mod response;
 mod retry;
+mod server_connections;
 mod silence;
+mod trail;
+mod trailers;
 mod watch;
+mod weigh;
 
 #[cfg(test)]
 mod tests;
@@ -45,6 +55,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use http::Method;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::protocols::Digest;
@@ -55,6 +66,7 @@ use pingora::{Error, Result};
 pub use connection::ClientConnections;
 pub use context::RequestContext;
 pub use reject::ERROR_HEADER;
+pub use server_connections::ServerConnector;
 
 use crate::drain::Drain;
 use crate::health::Health;
@@ -69,6 +81,8 @@ pub struct Proxy {
     drain: Arc<Drain>,
     /// Connections for requests that Tidegate makes itself.
     connector: models::Connector,
+    /// Whether connections to servers are made by a [`ServerConnector`].
+    follows_servers: bool,
 }
 
 impl std::fmt::Debug for Proxy {
@@ -83,7 +97,7 @@ impl Proxy {
     pub fn new(live: Arc<Live>, health: Arc<Health>, drain: Arc<Drain>) -> Self {
         let metrics = Arc::clone(live.metrics());
         let connector = models::connector(live.get().config.uses_system_authorities());
-        Self { live, metrics, health, drain, connector }
+        Self { live, metrics, health, drain, connector, follows_servers: false }
     }
 }
 
@@ -124,10 +138,15 @@ impl ProxyHttp for Proxy {
         _reused: bool,
         _peer: &HttpPeer,
         _fd: RawFd,
-        _digest: Option<&Digest>,
+        digest: Option<&Digest>,
         ctx: &mut RequestContext,
     ) -> Result<()> {
-        Self::connected(session, ctx)
+        Self::connected(session, ctx)?;
+        if let Some(trail) = digest.and_then(server_connections::trail) {
+            trail.begin(session.req_header().method == Method::HEAD);
+            ctx.watch.connected(trail.clone());
+        }
+        Ok(())
     }
 
     async fn upstream_request_filter(

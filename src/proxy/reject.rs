@@ -37,11 +37,6 @@ pub(super) enum Reject {
         /// When it may be worth coming back.
         retry_after_seconds: u64,
     },
-    /// No server can be given the request, and there is no room to wait.
-    QueueFull {
-        /// When it may be worth coming back.
-        retry_after_seconds: u64,
-    },
     /// No attempt reached a server.
     NotReachable,
     /// A server closed or broke the connection before its answer began.
@@ -66,13 +61,14 @@ impl Reject {
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", "invalid_request_error"),
             Self::BodyTimeout { .. } => (StatusCode::REQUEST_TIMEOUT, "body_timeout", "invalid_request_error"),
             Self::BadBody => (StatusCode::BAD_REQUEST, "bad_body", "invalid_request_error"),
-            Self::Unavailable { why: Unavailable::NoneLive, .. } => {
-                (StatusCode::SERVICE_UNAVAILABLE, "no_live_server", "server_error")
-            }
-            Self::QueueFull { .. } => (StatusCode::SERVICE_UNAVAILABLE, "queue_full", "server_error"),
-            Self::Unavailable { why: Unavailable::NoneFree, .. } => {
-                (StatusCode::SERVICE_UNAVAILABLE, "no_free_server", "server_error")
-            }
+            Self::Unavailable { why, .. } => match why {
+                Unavailable::NoneLive => (StatusCode::SERVICE_UNAVAILABLE, "no_live_server", "server_error"),
+                Unavailable::NoneFree => (StatusCode::SERVICE_UNAVAILABLE, "no_free_server", "server_error"),
+                Unavailable::TooManyWait => (StatusCode::SERVICE_UNAVAILABLE, "queue_full", "server_error"),
+                Unavailable::TooLong { .. } => {
+                    (StatusCode::BAD_REQUEST, "context_length_exceeded", "invalid_request_error")
+                }
+            },
             Self::NotReachable => (StatusCode::BAD_GATEWAY, "not_reachable", "server_error"),
             Self::ServerBroke => (StatusCode::BAD_GATEWAY, "server_broke", "server_error"),
             Self::BadAnswer => (StatusCode::BAD_GATEWAY, "bad_answer", "server_error"),
@@ -101,13 +97,17 @@ impl Reject {
             }
             Self::BodyTimeout { .. } => "The request body did not arrive in time.".into(),
             Self::BadBody => "The request body is not framed as its headers say.".into(),
-            Self::Unavailable { why: Unavailable::NoneLive, .. } => {
-                "No model server is in service. Try again later.".into()
-            }
-            Self::Unavailable { why: Unavailable::NoneFree, .. } => {
-                "All model servers are busy. Try again later.".into()
-            }
-            Self::QueueFull { .. } => "Too many requests are waiting for a model server. Try again later.".into(),
+            Self::Unavailable { why, .. } => match why {
+                Unavailable::NoneLive => "No model server is in service. Try again later.".into(),
+                Unavailable::NoneFree => "All model servers are busy. Try again later.".into(),
+                Unavailable::TooManyWait => "Too many requests are waiting for a model server. Try again later.".into(),
+                // As vLLM says it: clients look for these words.
+                Unavailable::TooLong { needed_tokens, limit_tokens } => format!(
+                    "This model's maximum context length is {limit_tokens} tokens. However, your request needs about \
+                     {needed_tokens} tokens (estimated by the gateway, with its answer). Please reduce the length of \
+                     the input prompt or the number of requested output tokens."
+                ),
+            },
             Self::NotReachable => "No model server could be reached. Try again later.".into(),
             Self::ServerBroke => "The model server closed the connection before it answered. Try again later.".into(),
             Self::BadAnswer => "The model server's answer could not be understood.".into(),
@@ -131,7 +131,9 @@ impl Reject {
             if let Some((name, value)) = denial.and_then(Denial::field) {
                 header.insert_header(name, value)?;
             }
-            if let Self::Unavailable { retry_after_seconds, .. } | Self::QueueFull { retry_after_seconds } = self {
+            if let Self::Unavailable { retry_after_seconds, .. } = self
+                && status == StatusCode::SERVICE_UNAVAILABLE
+            {
                 header.insert_header(RETRY_AFTER, retry_after_seconds)?;
             }
             Ok((header, body))

@@ -2,14 +2,15 @@
 //!
 //! Only while nothing has gone to the client, and only on faults that say that the server did not take the request or
 //! did not begin its answer: a connection that cannot be made or that ends before the first body byte, and 502, 503,
-//! 504. Never for an answer of the server's own, however bad, and never after a time limit: the work may be running.
+//! 504. Once more also on a 400 that says that the request is longer than the server takes, when another server may take
+//! it. Never for another answer of the server's own, however bad, and never after a time limit: the work may be running.
 
 use pingora::proxy::Session;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
 
 use super::Proxy;
-use super::answer::{LEAVING, STREAM_ERROR};
+use super::answer::{LEAVING, STREAM_ERROR, TOO_LONG};
 use super::context::RequestContext;
 use super::reject::Reject;
 use super::silence::{FIRST_BYTE_TIMEOUT, RESPONSE_IDLE_TIMEOUT, SERVER_GONE, TOTAL_TIMEOUT};
@@ -50,7 +51,7 @@ pub(super) fn requests_limit(error: &Error) -> Option<&'static str> {
 
 /// Whether the server's answer sends the request elsewhere.
 pub(super) fn is_refusal(etype: &ErrorType) -> bool {
-    [RETRYABLE_STATUS, LEAVING, STREAM_ERROR].contains(etype)
+    [RETRYABLE_STATUS, LEAVING, STREAM_ERROR, TOO_LONG].contains(etype)
 }
 
 impl Proxy {
@@ -138,11 +139,15 @@ impl Proxy {
             AttemptResult::Broken if *error.etype() == BAD_RESPONSE => None,
             AttemptResult::Broken if *error.esource() == ErrorSource::Upstream => Some(RetryReason::Reset),
             AttemptResult::Refused5xx => Some(RetryReason::Status),
+            AttemptResult::TooLong => Some(RetryReason::ContextLength),
             _ => None,
         };
         if let Some(lease) = ctx.lease.take() {
             self.metrics.attempt_ended(lease.server(), result);
             ctx.tried.insert(lease.server());
+            if result == AttemptResult::TooLong {
+                ctx.was_too_long_for(lease.server(), lease.group());
+            }
         }
         if let Some(limit) = attempts_limit(&error) {
             self.metrics.timed_out(limit);

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::trail::Trail;
+use super::trailers::Trailers;
+use crate::balance::Progress;
+use crate::engines::Tallied;
 use crate::health::{Health, Signal};
 use crate::upstream::Server;
 
@@ -17,10 +21,35 @@ pub(super) struct Watch {
 #[derive(Debug, Default)]
 struct Attempt {
     server: Option<Arc<Server>>,
-    may_try_elsewhere: bool,
+    may_try: MayTry,
     /// What is to be said against the server has been said.
     is_judged: bool,
     first_byte_at: Option<Instant>,
+    /// Where the answer is followed, once there is a connection.
+    trail: Option<Trail>,
+    /// Whom to tell how the request gets on.
+    progress: Option<Progress>,
+    /// Counts the prompt with others, until its first token has been seen.
+    tallied: Option<Tallied>,
+    written: Written,
+}
+
+/// What can be done when the server fails or refuses.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct MayTry {
+    /// Another server may be asked.
+    pub(super) elsewhere: bool,
+    /// There is another one that may take longer requests.
+    pub(super) larger: bool,
+}
+
+/// What an answer has brought, as far as somebody counts it.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// Events with a token; `None` when it is no stream.
+    pub(super) events: Option<u64>,
+    /// The last of the body.
+    pub(super) tail: Vec<u8>,
 }
 
 impl std::fmt::Debug for Watch {
@@ -35,11 +64,31 @@ impl Watch {
     }
 
     /// The request goes to this server now.
-    pub(super) fn attempt(&self, server: Arc<Server>, may_try_elsewhere: bool) {
+    pub(super) fn attempt(
+        &self,
+        server: Arc<Server>,
+        may_try: MayTry,
+        progress: Option<Progress>,
+        tallied: Option<Tallied>,
+    ) {
         let mut attempt = self.attempt.lock();
+        attempt.progress = progress;
+        attempt.tallied = tallied;
+        attempt.written = Written::default();
         attempt.server = Some(server);
-        attempt.may_try_elsewhere = may_try_elsewhere;
+        attempt.may_try = may_try;
         attempt.is_judged = false;
+        attempt.trail = None;
+    }
+
+    /// There is a connection, whose answers are followed there.
+    pub(super) fn connected(&self, trail: Trail) {
+        self.attempt.lock().trail = Some(trail);
+    }
+
+    /// The trailers of the answer, whose end has come. They are given once.
+    pub(super) fn trailers(&self) -> Option<Trailers> {
+        self.attempt.lock().trail.as_ref()?.take()
     }
 
     /// Something speaks against the server.
@@ -77,9 +126,42 @@ impl Watch {
         }
     }
 
+    /// Whom to tell how the request gets on; `None` when the policy does not ask.
+    pub(super) fn progress(&self) -> Option<Progress> {
+        self.attempt.lock().progress.clone()
+    }
+
+    /// The first token of the answer has come, or the answer as a whole.
+    pub(super) fn first_token(&self) {
+        let tallied = self.attempt.lock().tallied.take();
+        if let Some(tallied) = tallied {
+            tallied.has_first_token();
+        }
+    }
+
+    /// The request is over.
+    pub(super) fn over(&self) {
+        self.attempt.lock().tallied = None;
+    }
+
+    /// The answer has come to its end, or was broken off.
+    pub(super) fn wrote(&self, written: Written) {
+        self.attempt.lock().written = written;
+    }
+
+    /// What the answer of the present attempt has brought.
+    pub(super) fn take_written(&self) -> Written {
+        std::mem::take(&mut self.attempt.lock().written)
+    }
+
+    /// Whether a server can be asked that may take longer requests than this one.
+    pub(super) fn may_try_larger(&self) -> bool {
+        self.attempt.lock().may_try.larger
+    }
+
     /// Whether another server may be asked when this one fails.
     pub(super) fn may_try_elsewhere(&self) -> bool {
-        self.attempt.lock().may_try_elsewhere
+        self.attempt.lock().may_try.elsewhere
     }
 
     /// When the first byte of the answer came; comments do not count.

@@ -14,27 +14,38 @@
 //! was on its way to it drops, too, and goes to the next.
 //!
 //! The queue is bounded per class, in requests, in bytes of their bodies, and in time.
+//!
+//! # Held by the policy
+//!
+//! The policies by work hold requests themselves, in an order of their own ([`work::Hold`](crate::work::Hold)). Such a
+//! request waits here for the word, too: it [`keep`](Queue::keep)s its number, and the dispatcher hands it what the
+//! policy has decided. A clock ticks once a second, because some of those decisions are made by time alone.
 
 mod retry_after;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use pingora::server::ShutdownWatch;
 use pingora::services::background::BackgroundService;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::balance::{Balancer, Lease, Tried};
+use crate::balance::{Balancer, Lease, Tried, Unavailable};
 use crate::config::QueueLimits;
 use crate::metrics::{Metrics, QueueExit, Waiting};
 use crate::prompt::Demand;
+use crate::work::RequestId;
 use retry_after::Pace;
+
+/// How often the policy is told that time goes by.
+const TICK: Duration = Duration::from_secs(1);
 
 /// The requests that wait.
 #[derive(Debug)]
@@ -52,10 +63,17 @@ pub struct Queue {
 struct State {
     /// In the order of arrival.
     waiters: VecDeque<Waiter>,
+    /// Those that the policy holds, in its own order.
+    held: HashMap<RequestId, Waiter>,
+    /// What the policy has decided of requests that have not yet said that they wait.
+    early: HashMap<RequestId, Answer>,
     /// By class.
     classes: Vec<Class>,
     tickets: u64,
 }
+
+/// What somebody who waits gets in the end.
+type Answer = Result<Lease, Unavailable>;
 
 #[derive(Debug, Default)]
 struct Class {
@@ -73,7 +91,7 @@ struct Waiter {
     demand: Option<Demand>,
     tried: Tried,
     since: Instant,
-    hand_over: oneshot::Sender<Lease>,
+    hand_over: oneshot::Sender<Answer>,
 }
 
 /// There is no room to wait.
@@ -87,9 +105,18 @@ pub struct Full {
 #[derive(Debug)]
 pub struct Ticket {
     queue: Arc<Queue>,
-    number: u64,
+    number: Number,
     class: usize,
-    lease: oneshot::Receiver<Lease>,
+    answer: oneshot::Receiver<Answer>,
+}
+
+/// What a ticket is known by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Number {
+    /// In the queue.
+    Queued(u64),
+    /// With the policy.
+    Held(RequestId),
 }
 
 impl Queue {
@@ -130,31 +157,49 @@ impl Queue {
         bytes: usize,
         limits: &QueueLimits,
     ) -> Result<Ticket, Full> {
-        let class = demand.map_or(0, |demand| self.balancer.standard_group(&demand));
-        let (hand_over, lease) = oneshot::channel();
+        let class = demand.as_ref().map_or(0, |demand| self.balancer.standard_group(demand));
+        let (hand_over, answer) = oneshot::channel();
         let number = {
             let mut state = self.state.lock();
             let state = &mut *state;
-            if state.classes.len() <= class {
-                state.classes.resize_with(class + 1, Class::default);
-            }
-            let room = &mut state.classes[class];
+            let room = state.class(class);
             if room.requests >= limits.max_requests || room.bytes.saturating_add(bytes) > limits.max_bytes {
                 self.metrics.queue_refused(class);
                 return Err(Full { retry_after_seconds: room.pace.seconds_for(room.requests, Instant::now()) });
             }
-            room.requests += 1;
-            room.bytes += bytes;
+            room.enter(bytes);
             state.tickets += 1;
             let since = Instant::now();
             let tried = tried.clone();
             state.waiters.push_back(Waiter { ticket: state.tickets, class, bytes, demand, tried, since, hand_over });
-            self.length.store(state.waiters.len(), Ordering::Relaxed);
+            self.length.store(state.len(), Ordering::Relaxed);
             state.tickets
         };
         // A place may have become free between the refusal and now.
         self.wake.notify_one();
-        Ok(Ticket { queue: Arc::clone(self), number, class, lease })
+        Ok(Ticket { queue: Arc::clone(self), number: Number::Queued(number), class, answer })
+    }
+
+    /// Waits for what the policy decides of a request that it holds. It is bounded by the policy.
+    pub fn keep(self: &Arc<Self>, request: RequestId, demand: Demand, tried: &Tried, bytes: usize) -> Ticket {
+        let class = self.balancer.standard_group(&demand);
+        let (hand_over, answer) = oneshot::channel();
+        {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            if let Some(early) = state.early.remove(&request) {
+                // The receiver is here.
+                drop(hand_over.send(early));
+            } else {
+                state.class(class).enter(bytes);
+                let (since, tried) = (Instant::now(), tried.clone());
+                let waiter = Waiter { ticket: 0, class, bytes, demand: Some(demand), tried, since, hand_over };
+                state.held.insert(request, waiter);
+            }
+            self.length.store(state.len(), Ordering::Relaxed);
+        }
+        self.wake.notify_one();
+        Ticket { queue: Arc::clone(self), number: Number::Held(request), class, answer }
     }
 
     /// What waits, by class.
@@ -167,20 +212,45 @@ impl Queue {
     /// Hands out what can be had now, in order.
     fn dispatch(&self) {
         loop {
-            let handed = self.take_served();
+            let mut handed = self.take_decided();
+            handed.extend(self.take_served().into_iter().map(|(waiter, lease)| (waiter, Ok(lease))));
             if handed.is_empty() {
                 return;
             }
-            for (waiter, lease) in handed {
+            for (waiter, answer) in handed {
                 let waited = waiter.since.elapsed();
-                let exit = match waiter.hand_over.send(lease) {
-                    Ok(()) => QueueExit::Served,
+                let served = if answer.is_ok() { QueueExit::Served } else { QueueExit::TimeUp };
+                let exit = match waiter.hand_over.send(answer) {
+                    Ok(()) => served,
                     // It left at this very moment; its lease has dropped, and the next turn of the loop hands it on.
                     Err(_) => QueueExit::ClientGone,
                 };
                 self.metrics.queue_left(waiter.class, exit, waited);
             }
         }
+    }
+
+    /// Takes out everybody of whom the policy has decided, with what it has decided.
+    fn take_decided(&self) -> Vec<(Waiter, Answer)> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let mut handed = Vec::new();
+        for (request, answer) in self.balancer.take_decided() {
+            match state.held.remove(&request) {
+                Some(waiter) => {
+                    let class = &mut state.classes[waiter.class];
+                    class.leave(waiter.bytes);
+                    if answer.is_ok() {
+                        class.pace.count(Instant::now());
+                    }
+                    handed.push((waiter, answer));
+                }
+                // Between being held and saying that it waits. Who has left is not held, so that nothing is decided of it.
+                None => drop(state.early.insert(request, answer)),
+            }
+        }
+        self.length.store(state.len(), Ordering::Relaxed);
+        handed
     }
 
     /// Takes out everybody who can be served now, with a lease each.
@@ -213,46 +283,88 @@ impl Queue {
                 }
             }
         }
-        self.length.store(state.waiters.len(), Ordering::Relaxed);
+        self.length.store(state.len(), Ordering::Relaxed);
         served
     }
 }
 
 impl State {
+    /// All that wait.
+    fn len(&self) -> usize {
+        self.waiters.len() + self.held.len()
+    }
+
+    fn class(&mut self, class: usize) -> &mut Class {
+        if self.classes.len() <= class {
+            self.classes.resize_with(class + 1, Class::default);
+        }
+        &mut self.classes[class]
+    }
+
     fn leave(&mut self, position: usize) -> Option<Waiter> {
         let waiter = self.waiters.remove(position)?;
-        let class = &mut self.classes[waiter.class];
-        class.requests -= 1;
-        class.bytes -= waiter.bytes;
+        self.classes[waiter.class].leave(waiter.bytes);
         Some(waiter)
     }
 }
 
+impl Class {
+    fn enter(&mut self, bytes: usize) {
+        self.requests += 1;
+        self.bytes += bytes;
+    }
+
+    fn leave(&mut self, bytes: usize) {
+        self.requests -= 1;
+        self.bytes -= bytes;
+    }
+}
+
 impl Ticket {
-    /// Resolves with the lease when it is this request's turn. Cancel safe.
-    pub async fn served(&mut self) -> Lease {
-        match (&mut self.lease).await {
-            Ok(lease) => lease,
+    /// Resolves with the lease when it is this request's turn, or with what keeps it from ever having one. Cancel safe.
+    pub async fn served(&mut self) -> Answer {
+        match (&mut self.answer).await {
+            Ok(answer) => answer,
             // Only a served or dropped ticket leaves the queue.
             Err(_) => std::future::pending().await,
         }
+    }
+
+    /// Whether it waits for its turn only, and will have it: nothing else is in its way.
+    #[must_use]
+    pub fn has_its_turn(&self) -> bool {
+        matches!(self.number, Number::Held(_)) && self.queue.balancer.in_the_way().is_none()
     }
 
     /// Leaves the queue because time is up; says when it may be worth coming back, in seconds from now.
     #[must_use]
     pub fn give_up(mut self) -> u64 {
         self.leave(QueueExit::TimeUp);
-        let state = self.queue.state.lock();
-        let class = &state.classes[self.class];
+        let mut state = self.queue.state.lock();
+        let class = state.class(self.class);
         class.pace.seconds_for(class.requests, Instant::now())
     }
 
     fn leave(&mut self, exit: QueueExit) {
         let left = {
             let mut state = self.queue.state.lock();
-            let position = state.waiters.iter().position(|waiter| waiter.ticket == self.number);
-            let left = position.and_then(|position| state.leave(position));
-            self.queue.length.store(state.waiters.len(), Ordering::Relaxed);
+            let state = &mut *state;
+            let left = match self.number {
+                Number::Queued(number) => {
+                    let position = state.waiters.iter().position(|waiter| waiter.ticket == number);
+                    position.and_then(|position| state.leave(position))
+                }
+                Number::Held(request) => {
+                    let left = state.held.remove(&request);
+                    if let Some(waiter) = &left {
+                        state.classes[waiter.class].leave(waiter.bytes);
+                        // Within the lock: nobody else takes what may have been decided just now.
+                        self.queue.balancer.leave(request);
+                    }
+                    left
+                }
+            };
+            self.queue.length.store(state.len(), Ordering::Relaxed);
             left
         };
         if let Some(waiter) = left {
@@ -274,9 +386,12 @@ pub struct Dispatcher(pub Arc<Queue>);
 #[async_trait]
 impl BackgroundService for Dispatcher {
     async fn start(&self, mut shutdown: ShutdownWatch) {
+        let mut clock = interval(TICK);
+        clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = self.0.wake.notified() => self.0.dispatch(),
+                _ = clock.tick() => self.0.balancer.tick(),
                 // What runs is still served while the process winds up: only the end of the watch ends this.
                 changed = shutdown.changed() => if changed.is_err() { return },
             }

@@ -31,7 +31,7 @@ fn join(queue: &Arc<Queue>, demand: Demand) -> Ticket {
 
 /// The leases of those who are served by now, in the order of the tickets.
 fn served(tickets: &mut [Ticket]) -> Vec<Option<Lease>> {
-    tickets.iter_mut().map(|ticket| ticket.lease.try_recv().ok()).collect()
+    tickets.iter_mut().map(|ticket| ticket.answer.try_recv().ok().and_then(Result::ok)).collect()
 }
 
 fn who(leases: &[Option<Lease>]) -> Vec<bool> {
@@ -116,7 +116,7 @@ async fn a_lease_for_someone_who_has_just_left_goes_to_the_next() {
     let handed = queue.take_served();
     drop(gone);
     for (waiter, lease) in handed {
-        drop(waiter.hand_over.send(lease));
+        drop(waiter.hand_over.send(Ok(lease)));
     }
     queue.dispatch();
     assert_eq!(who(&served(&mut next)), [true]);
@@ -148,7 +148,7 @@ async fn the_dispatcher_serves_when_a_place_becomes_free() {
     let lease = first.served().await;
     stop.send(true).unwrap();
     drop(lease);
-    assert_eq!(second.served().await.server(), 0, "also while the process winds up");
+    assert_eq!(second.served().await.unwrap().server(), 0, "also while the process winds up");
     drop(stop);
     running.await.unwrap();
 }

@@ -42,11 +42,8 @@ impl Policy for Baseline {
         }
     }
 
-    fn place(&mut self, fleet: &Fleet, _: &Request, _: Holding, _: f64) -> Verdict {
-        let up: Vec<usize> = fleet.up().collect();
-        if up.is_empty() {
-            return Verdict::Hold;
-        }
+    fn place(&mut self, fleet: &Fleet, request: &Request, _: Holding, _: f64) -> Verdict {
+        let up: Vec<usize> = fleet.candidates(request).collect();
         let least = |servers: &[usize]| {
             servers.iter().copied().min_by_key(|server| (requests(fleet, *server), fleet.last_dispatch(*server)))
         };

@@ -1,5 +1,6 @@
 use super::*;
-use crate::work::{LLAMA3_8B_A100, LLAMA3_70B_TP8, Profile};
+use crate::drive::Setup;
+use crate::work::{LLAMA3_8B_A100, LLAMA3_70B_TP8, Profile, ServerTraits};
 
 fn plan(policies: &[&str], servers: usize, belief: Profile) -> Plan {
     Plan {
@@ -35,10 +36,52 @@ fn a_wrong_belief_does_little_harm() {
     let before = simulate(plan(&["reference_bucket"], 8, LLAMA3_8B_A100), Mix::Steady).summary(0, 0);
     let halved = Profile { per_token_s: 33e-6, per_token_pair_s: 1e-9, ..LLAMA3_8B_A100 };
     let linear = Profile { per_token_pair_s: 0.0, ..LLAMA3_8B_A100 };
-    for belief in [LLAMA3_70B_TP8, halved, linear] {
+    let short = Profile { per_token_s: 33e-6, per_token_pair_s: 0.8e-9, ..LLAMA3_8B_A100 };
+    for belief in [LLAMA3_70B_TP8, halved, linear, short] {
         let after = simulate(plan(&["lanes"], 8, belief), Mix::Steady).summary(0, 0);
         assert!(after.short_ttft.p99 < 0.2 * before.short_ttft.p99, "{belief:?} {after:?}");
         assert!(after.ttft.mean < before.ttft.mean, "{belief:?} {after:?}");
+    }
+}
+
+/// Two engines of the profile and two of half their speed, last in order; what the policy believes of them is given.
+fn unequal(policy: &str, believed: [f64; 4], mix: Mix) -> Summary {
+    let profile = LLAMA3_8B_A100;
+    let jobs = Traffic::made_up(mix, 3_000).jobs(1);
+    let stretch = natural_load(&jobs, &profile, 3) / 0.7;
+    let traits = believed.map(|speed| ServerTraits { speed, ..ServerTraits::default() });
+    let dispatcher = Setup { traits: traits.to_vec(), ..Setup::new(policy, 4) }.dispatcher().unwrap();
+    let engines = [1.0, 1.0, 0.5, 0.5].map(|speed| profile.at_speed(speed));
+    let timings = World::of_engines(&jobs, stretch, dispatcher, &engines).run();
+    Summary::of(&jobs, &timings, &Slo::of(&profile), &profile)
+}
+
+#[test]
+fn servers_of_known_speed_share_the_work_so_that_all_is_quicker() {
+    for policy in ["least_work", "lanes"] {
+        let (equal, known) =
+            (unequal(policy, [1.0; 4], Mix::Steady), unequal(policy, [1.0, 1.0, 0.5, 0.5], Mix::Steady));
+        assert!(known.ttft.mean < 0.95 * equal.ttft.mean, "{policy}: {equal:?} {known:?}");
+        assert!(known.latency.mean < 0.98 * equal.latency.mean, "{policy}: {equal:?} {known:?}");
+    }
+}
+
+// The whole way: engines that are not as believed, under traffic; what is learned in the end.
+#[test]
+fn while_traffic_runs_the_coefficients_of_the_engines_are_learned() {
+    for (b, d) in [(0.5, 0.5), (2.0, 2.0), (1.5, 3.0)] {
+        let engine = Profile {
+            per_token_s: LLAMA3_8B_A100.per_token_s * b,
+            per_token_pair_s: LLAMA3_8B_A100.per_token_pair_s * d,
+            ..LLAMA3_8B_A100
+        };
+        let jobs = Traffic::made_up(Mix::Steady, 6_000).jobs(1);
+        let stretch = natural_load(&jobs, &engine, 8) / 0.5;
+        let dispatcher = Contender::named("lanes", 8, LLAMA3_8B_A100).unwrap().dispatcher(1);
+        let (_, dispatcher) = World::new(&jobs, stretch, dispatcher, engine, 8).run_and_learn();
+        let found = dispatcher.fleet().profile;
+        let (b, d) = (found.per_token_s / engine.per_token_s, found.per_token_pair_s / engine.per_token_pair_s);
+        assert!((b - 1.0).abs() < 0.15 && (d - 1.0).abs() < 0.15, "{b} {d}");
     }
 }
 

@@ -53,10 +53,16 @@ impl<'j> World<'j> {
     /// fit into a KV cache.
     #[must_use]
     pub fn new(jobs: &'j [Job], stretch: f64, dispatcher: Dispatcher, profile: Profile, servers: usize) -> Self {
+        Self::of_engines(jobs, stretch, dispatcher, &vec![profile; servers])
+    }
+
+    /// The same with engines that differ.
+    #[must_use]
+    pub fn of_engines(jobs: &'j [Job], stretch: f64, dispatcher: Dispatcher, engines: &[Profile]) -> Self {
         Self {
             jobs,
             dispatcher,
-            engines: (0..servers).map(|_| Engine::new(profile)).collect(),
+            engines: engines.iter().copied().map(Engine::new).collect(),
             steps: BinaryHeap::new(),
             timings: jobs.iter().map(|job| Timing::new(job.arrival_s * stretch)).collect(),
             unfinished: jobs.len(),
@@ -67,7 +73,14 @@ impl<'j> World<'j> {
     /// Lets everything happen; gives the times of each request.
     #[must_use]
     pub fn run(self) -> Vec<Timing> {
-        self.run_through().0
+        self.run_through().timings
+    }
+
+    /// The same, and the dispatcher with what it has learned.
+    #[must_use]
+    pub fn run_and_learn(self) -> (Vec<Timing>, Dispatcher) {
+        let ended = self.run_through();
+        (ended.timings, ended.dispatcher)
     }
 
     /// Lets everything happen, and records what the servers do in a window of time.
@@ -75,10 +88,10 @@ impl<'j> World<'j> {
     pub fn record(mut self, window: Window) -> Timeline {
         let lanes = self.dispatcher.policy().lanes().to_vec();
         self.timeline = Some(Timeline::new(window, self.engines.len(), lanes));
-        self.run_through().1.expect("it was there before")
+        self.run_through().timeline.expect("it was there before")
     }
 
-    fn run_through(mut self) -> (Vec<Timing>, Option<Timeline>) {
+    fn run_through(mut self) -> Self {
         let (mut next_job, mut next_tick_s, mut progress) = (0, TICK_S, Vec::new());
         while self.unfinished > 0 {
             let arrival_s = self.timings.get(next_job).map_or(f64::INFINITY, |timing| timing.arrival_s);
@@ -97,7 +110,7 @@ impl<'j> World<'j> {
                 self.begin_step(server, at_s);
             }
         }
-        (self.timings, self.timeline)
+        self
     }
 
     fn arrive(&mut self, index: usize) {

@@ -25,7 +25,8 @@ pub(super) fn members(config: &Config, found: &Found) -> Vec<Vec<config::Server>
     for group in &config.groups {
         let found = group.discover.iter().flat_map(|discover| {
             let addresses = found.get(&discover.source).into_iter().flatten();
-            addresses.map(|address| config::Server::at(*address, discover.limits, discover.tls.clone()))
+            addresses
+                .map(|address| config::Server::at(*address, discover.limits, discover.traits, discover.tls.clone()))
         });
         let found = found.filter(|server| taken.insert(server.authority()));
         groups.push(group.servers.iter().cloned().chain(found.collect::<Vec<_>>()).collect());

@@ -18,6 +18,7 @@ mod tls_failure;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -28,10 +29,12 @@ use membership::Known;
 pub use server::{Server, Standing, Verdict};
 
 use crate::access::Access;
-use crate::balance::{Admission, Balancer, GroupMismatch, Snapshot, Topology, TopologyError};
+use crate::balance::{Admission, Balancer, Clock, GroupMismatch, Snapshot, Topology, TopologyError};
 use crate::config::{Config, Source};
 use crate::metrics::{Metrics, Roster};
+use crate::prompt::TokenEstimator;
 use crate::queue::Queue;
+use crate::work::{EngineState, Observation, ServerTraits};
 
 /// Why a configuration cannot be put in force.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +86,19 @@ impl InForce {
         Topology::new(self.groups.clone())
     }
 
+    /// What tells a server from others: as configured, or as it says itself where that is left to it.
+    #[must_use]
+    pub fn traits_of(&self, server: &Server) -> ServerTraits {
+        let reported = self.config.asks_engines().and_then(|_| server.engine().lock().max_model_len);
+        server.config().traits.resolved(reported)
+    }
+
+    /// What tells servers from each other, by number.
+    fn traits(&self) -> Vec<ServerTraits> {
+        let traits = |server: &Option<Arc<Server>>| server.as_ref().map(|server| self.traits_of(server));
+        self.servers.iter().map(|server| traits(server).unwrap_or_default()).collect()
+    }
+
     fn roster(&self) -> Roster {
         let names = self.config.groups.iter().map(|group| group.name.as_str());
         Roster::new(names.zip(self.groups().map(|group| group.map(|server| (server.number(), server.name())))))
@@ -114,6 +130,8 @@ pub struct Live {
     balancer: Arc<Balancer>,
     metrics: Arc<Metrics>,
     queue: Arc<Queue>,
+    /// Knows how long prompts are, and learns.
+    estimator: Mutex<TokenEstimator>,
     in_force: ArcSwap<InForce>,
     /// One change at a time, and what discovery has found.
     changing: Mutex<Found>,
@@ -138,10 +156,14 @@ impl Live {
         let access = Access::new(config.access.clone(), Instant::now());
         let in_force = InForce { config: Arc::new(config), generation: 1, access, groups, servers };
         let config = &in_force.config;
-        let balancer = Arc::new(Balancer::new(in_force.topology()?, config.policy.clone(), config.ties)?);
+        let (topology, traits) = (in_force.topology()?, in_force.traits());
+        let balancer = Balancer::with_clock(topology, config.policy.clone(), config.ties, &traits, clock());
+        let balancer = Arc::new(balancer?);
         let metrics = Arc::new(Metrics::new(&in_force.roster()));
+        let estimator = Mutex::new(TokenEstimator::new(in_force.config.policy.media()));
         let live = Self {
             queue: Queue::new(&balancer, &metrics),
+            estimator,
             balancer,
             metrics,
             in_force: ArcSwap::from_pointee(in_force),
@@ -186,6 +208,12 @@ impl Live {
     #[must_use]
     pub fn queue(&self) -> &Arc<Queue> {
         &self.queue
+    }
+
+    /// Estimates how long prompts are, for the policies by work.
+    #[must_use]
+    pub fn estimator(&self) -> &Mutex<TokenEstimator> {
+        &self.estimator
     }
 
     /// Puts a configuration in force. Servers are recognised by their address: what runs on one that stays goes on and
@@ -279,7 +307,7 @@ impl Live {
         // Names first, then the servers themselves, then the balancer: whoever is given a server finds it.
         self.metrics.follow(&new.roster());
         self.in_force.store(Arc::clone(&new));
-        let reconfigured = self.balancer.reconfigure(topology, policy, ties).inspect_err(|_| {
+        let reconfigured = self.balancer.reconfigure(topology, policy, ties, &new.traits()).inspect_err(|_| {
             self.metrics.follow(&old.roster());
             self.in_force.store(Arc::clone(&old));
         });
@@ -289,6 +317,7 @@ impl Live {
             });
         }
         reconfigured?;
+        self.estimator.lock().set_media(new.config.policy.media());
         Ok(new)
     }
 
@@ -297,6 +326,34 @@ impl Live {
     pub fn change_standing(&self, server: &Server, change: impl FnOnce(&mut Standing)) -> Standing {
         let _one_at_a_time = self.changing.lock();
         self.stand(server, change)
+    }
+
+    /// A server has said how long a request may be that it takes, or that it does not know. The balancer goes by it where
+    /// the configuration leaves it to the server, and the configuration and its generation stay. True when that changes
+    /// something.
+    pub fn reported_max_model_len(&self, server: &Server, max_model_len: Option<u64>) -> bool {
+        let _one_at_a_time = self.changing.lock();
+        let in_force = self.get();
+        if !in_force.server(server.number()).is_some_and(|current| current.is(server)) {
+            return false;
+        }
+        let before = in_force.traits();
+        server.engine().lock().max_model_len = max_model_len;
+        let traits = in_force.traits();
+        let has_changed = traits != before;
+        if has_changed {
+            self.balancer.set_traits(&traits);
+        }
+        has_changed
+    }
+
+    /// A server's engine has said how busy it is, which counts less and less for so long. Gives what was counted on it here
+    /// at that moment beside; `None` when it has left, or the policy does not ask.
+    pub fn observed(&self, server: &Server, engine: EngineState, valid_for: Duration) -> Option<Observation> {
+        let _between_changes = self.changing.lock();
+        let in_force = self.get();
+        in_force.server(server.number()).filter(|current| current.is(server))?;
+        self.balancer.observed(server.number(), engine, valid_for.as_secs_f64())
     }
 
     fn stand(&self, server: &Server, change: impl FnOnce(&mut Standing)) -> Standing {
@@ -308,6 +365,12 @@ impl Live {
         }
         standing
     }
+}
+
+/// Seconds since the start, for a balancer that has no clock of its own.
+fn clock() -> Clock {
+    let start = Instant::now();
+    Arc::new(move || start.elapsed().as_secs_f64())
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::tls_failure::{self, LastFailure};
 use crate::balance::{Admission, Load};
 use crate::config;
+use crate::engines::EngineReport;
 use crate::health::{Cause, Phase, Record};
 
 /// A name's addresses are looked up again after this long.
@@ -37,11 +38,13 @@ pub struct Server {
     host_header: HeaderValue,
     /// The address when the host is an IP literal.
     literal: Option<SocketAddr>,
-    /// Shared, as are the three below, with what this server was before its configuration changed.
+    /// Shared, as are the four below, with what this server was before its configuration changed.
     resolved: Arc<Mutex<Resolved>>,
     standing: Arc<Mutex<Standing>>,
     /// What is known of its health.
     health: Arc<Mutex<Record>>,
+    /// What is known of its engine.
+    engine: Arc<Mutex<EngineReport>>,
     tls_failure: Arc<Mutex<LastFailure>>,
 }
 
@@ -115,6 +118,7 @@ impl Server {
             resolved: Arc::default(),
             standing,
             health,
+            engine: Arc::default(),
             tls_failure: Arc::default(),
         })
     }
@@ -151,6 +155,7 @@ impl Server {
         let mut server = Self::new(self.number, config)?;
         server.standing = Arc::clone(&self.standing);
         server.health = Arc::clone(&self.health);
+        server.engine = Arc::clone(&self.engine);
         server.resolved = Arc::clone(&self.resolved);
         server.tls_failure = Arc::clone(&self.tls_failure);
         Ok(server)
@@ -160,6 +165,12 @@ impl Server {
     #[must_use]
     pub fn health(&self) -> &Mutex<Record> {
         &self.health
+    }
+
+    /// What is known of its engine.
+    #[must_use]
+    pub fn engine(&self) -> &Mutex<EngineReport> {
+        &self.engine
     }
 
     /// Its number in the balancer.

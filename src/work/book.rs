@@ -35,7 +35,7 @@ pub struct Entry {
 /// What is known of an active request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Active {
-    /// Where it runs.
+    /// Where it runs. A server that has been removed has a number beyond those that there are (see [`Book::reshape`]).
     pub server: usize,
     /// Predicted prefill time in nanoseconds.
     pub prefill_ns: u64,
@@ -69,6 +69,12 @@ pub struct Sums {
 }
 
 impl Sums {
+    /// Requests that the server has.
+    #[must_use]
+    pub fn active(&self) -> u64 {
+        self.waiting + self.streams
+    }
+
     /// Tokens of KV cache that the server needs for what it has.
     #[must_use]
     pub fn kv_tokens(&self) -> u64 {
@@ -201,6 +207,34 @@ impl Book {
             self.stop_waiting(&active, now_s);
         }
         Some(active)
+    }
+
+    /// Orders the servers anew: `origins` has, for each from now on, its place before, or `None` for one that was not there. No
+    /// place may stand twice.
+    ///
+    /// What runs on a server that is gone is kept behind the others until it ends, so that every end finds its entry. The only
+    /// walk over requests there is; lists of servers change rarely.
+    pub fn reshape(&mut self, origins: &[Option<usize>]) {
+        let mut places: Vec<Option<usize>> = vec![None; self.pages.len()];
+        let mut old: Vec<Option<Page>> = std::mem::take(&mut self.pages).into_iter().map(Some).collect();
+        for (place, origin) in origins.iter().enumerate() {
+            let kept = origin.and_then(|origin| Some((origin, old.get_mut(origin)?.take()?)));
+            if let Some((origin, page)) = kept {
+                places[origin] = Some(place);
+                self.pages.push(page);
+            } else {
+                self.pages.push(Page::default());
+            }
+        }
+        for (origin, page) in old.into_iter().enumerate() {
+            if let Some(page) = page.filter(|page| page.sums.active() > 0) {
+                places[origin] = Some(self.pages.len());
+                self.pages.push(page);
+            }
+        }
+        for active in self.active.values_mut() {
+            active.server = places[active.server].expect("a page on which something runs is kept");
+        }
     }
 
     fn stop_waiting(&mut self, left: &Active, now_s: f64) {

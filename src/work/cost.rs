@@ -1,7 +1,8 @@
 //! What it costs to send a request to a server, in seconds: of the request itself, and of those that it hurts.
 
-use super::fleet::{Fleet, Prefill};
-use super::profile::as_f64;
+use super::fleet::Fleet;
+use super::observation::Foreign;
+use super::profile::{Profile, as_f64};
 use super::request::Request;
 
 /// How much of the harm to other streams a long request is charged with.
@@ -21,22 +22,58 @@ pub struct Costs<'a> {
     now_s: f64,
     /// m, for this request.
     output_tokens: f64,
-    /// b + c * prompt tokens.
-    stream_share_s: f64,
     short_harm_weight: f64,
-    /// The prefill where nothing is cached; `None` when that depends on the server.
-    prefill: Option<Prefill>,
+    /// Whether engines have reported how busy they are.
+    is_observed: bool,
+    /// Whether it is long; `None` when that depends on what a server has in its cache.
+    is_long: Option<bool>,
+    /// What is the same for all engines of class 0.
+    first_class: OfClass,
+    /// The same for the other classes.
+    other_classes: Vec<OfClass>,
 }
 
-/// What one server costs.
+/// What a request takes on any engine of a class, at speed 1.
+#[derive(Debug, Clone, Copy)]
+struct OfClass {
+    /// The prefill where nothing is cached.
+    prefill_s: f64,
+    /// b + c * prompt tokens.
+    stream_share_s: f64,
+}
+
+impl OfClass {
+    fn new(profile: &Profile, request: &Request) -> Self {
+        Self {
+            prefill_s: profile.prefill_s(request.prompt_tokens, 0),
+            stream_share_s: profile.stream_share_s(request.prompt_tokens),
+        }
+    }
+}
+
+/// What one server costs, term by term, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// All of it.
-    pub total_s: f64,
+    /// W(e): prefill that waits there.
+    pub waiting_s: f64,
+    /// P: the request's own prefill.
+    pub prefill_s: f64,
     /// m * step(e): what generating the answer takes there.
     pub decode_s: f64,
+    /// The wait for room in the KV cache.
+    pub kv_wait_s: f64,
+    /// Harm done to the streams that are there, weighed.
+    pub harm_s: f64,
     /// Whether the request's prefill counts as long there.
     pub is_long: bool,
+}
+
+impl Cost {
+    /// All of it.
+    #[must_use]
+    pub fn total_s(&self) -> f64 {
+        self.waiting_s + self.prefill_s + self.decode_s + self.kv_wait_s + self.harm_s
+    }
 }
 
 impl<'a> Costs<'a> {
@@ -49,16 +86,18 @@ impl<'a> Costs<'a> {
             request,
             now_s,
             output_tokens: request.expected_output(learned.mean_output_tokens()),
-            stream_share_s: fleet.profile.stream_share_s(request.prompt_tokens),
             short_harm_weight: if learned.long_share() >= HARM_FROM_LONG_SHARE { SHORT_HARM_WEIGHT } else { 0.0 },
-            prefill: request.prefix.is_empty().then(|| fleet.least_prefill(request)),
+            is_observed: fleet.is_observed(now_s),
+            is_long: request.prefix.is_empty().then(|| fleet.is_long(fleet.least_prefill(request))),
+            first_class: OfClass::new(fleet.class_profile(0), request),
+            other_classes: fleet.class_profiles().skip(1).map(|profile| OfClass::new(profile, request)).collect(),
         }
     }
 
     /// Whether the request is known to be long on every server, without asking each.
     #[must_use]
     pub fn is_long_everywhere(&self) -> bool {
-        self.prefill.is_some_and(|prefill| self.fleet.is_long(prefill))
+        self.is_long == Some(true)
     }
 
     /// The cost on a server:
@@ -67,18 +106,34 @@ impl<'a> Costs<'a> {
     /// cost(e) = W(e) + P + m * step(e) + KV wait + w * D(e) * (P + m * (b + c * prompt tokens))
     /// step(e) = o + max(a0, a1 + b * (D + 1)) + c * (C + prompt tokens)
     /// ```
+    ///
+    /// with P, step, b and c divided by the server's speed.
     #[must_use]
     pub fn on(&self, server: usize) -> Cost {
-        let (profile, sums) = (&self.fleet.profile, self.fleet.book.sums(server));
-        let prefill = self.prefill.unwrap_or_else(|| self.fleet.prefill(server, self.request));
-        let is_long = self.fleet.is_long(prefill);
-        let step_s = profile.decode_step_s(sums.streams + 1, sums.context_tokens + self.request.prompt_tokens);
-        let decode_s = self.output_tokens * step_s;
+        let (fleet, sums, slowness) = (self.fleet, self.fleet.book.sums(server), self.fleet.slowness(server));
+        let engine_class = fleet.engine_class(server);
+        let OfClass { prefill_s, stream_share_s } =
+            if engine_class == 0 { self.first_class } else { self.other_classes[engine_class - 1] };
+        let profile = fleet.class_profile(engine_class);
+        let (prefill_s, is_long) = match self.is_long {
+            Some(is_long) => (prefill_s * slowness, is_long),
+            None => {
+                let prefill = fleet.prefill(server, self.request);
+                (fleet.prefill_s(server, prefill), fleet.is_long(prefill))
+            }
+        };
+        let foreign = self.foreign(server);
+        let streams = as_f64(sums.streams) + foreign.streams;
+        let context_tokens = as_f64(sums.context_tokens + self.request.prompt_tokens) + foreign.context_tokens;
+        let step_s = profile.mean_step_s(streams + 1.0, context_tokens);
+        let decode_s = self.output_tokens * step_s * slowness;
         let harm_weight = if is_long { LONG_HARM_WEIGHT } else { self.short_harm_weight };
-        let harm_s = harm_weight * as_f64(sums.streams) * (prefill.seconds + self.output_tokens * self.stream_share_s);
-        let waiting_s = self.fleet.book.waiting_s(server, self.now_s);
-        let total_s = waiting_s + prefill.seconds + decode_s + self.kv_wait_s(server, decode_s) + harm_s;
-        Cost { total_s, decode_s, is_long }
+        let stream_s = self.output_tokens * stream_share_s * slowness;
+        let harm_s = harm_weight * streams * (prefill_s + stream_s);
+        let foreign_s = foreign.waiting * fleet.learned.mean_prefill_s() * slowness;
+        let waiting_s = fleet.book.waiting_s(server, self.now_s) + foreign_s;
+        let kv_wait_s = self.kv_wait_s(server, decode_s);
+        Cost { waiting_s, prefill_s, decode_s, kv_wait_s, harm_s, is_long }
     }
 
     /// How long a request waits for room in the KV cache.
@@ -87,7 +142,7 @@ impl<'a> Costs<'a> {
     /// that an answer takes.
     fn kv_wait_s(&self, server: usize, decode_s: f64) -> f64 {
         let overflow = self.kv_overflow(server);
-        if overflow <= 0.0 { 0.0 } else { decode_s * overflow / as_f64(self.fleet.book.sums(server).kv_tokens()) }
+        if overflow <= 0.0 { 0.0 } else { decode_s * overflow / self.kv_used(server) }
     }
 
     /// Whether the request has room in a server's KV cache now, with its answer.
@@ -96,14 +151,22 @@ impl<'a> Costs<'a> {
         self.kv_overflow(server) <= 0.0
     }
 
+    fn kv_used(&self, server: usize) -> f64 {
+        as_f64(self.fleet.book.sums(server).kv_tokens()) + self.foreign(server).context_tokens
+    }
+
+    fn foreign(&self, server: usize) -> Foreign {
+        if self.is_observed { self.fleet.foreign(server, self.now_s) } else { Foreign::default() }
+    }
+
     /// Tokens that are too many for a server's KV cache when the request goes there.
     fn kv_overflow(&self, server: usize) -> f64 {
-        let used = as_f64(self.fleet.book.sums(server).kv_tokens());
+        let used = self.kv_used(server);
         // A server on which nothing runs takes everything that any server can.
         if used <= 0.0 {
             return 0.0;
         }
-        used + as_f64(self.request.prompt_tokens) + self.output_tokens - as_f64(self.fleet.profile.kv_tokens)
+        used + as_f64(self.request.prompt_tokens) + self.output_tokens - as_f64(self.fleet.kv_tokens(server))
     }
 }
 

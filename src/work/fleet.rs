@@ -1,58 +1,95 @@
 //! What a policy decides on: the servers, what runs on them, and what was learned of the traffic.
 
-use super::book::{Book, Entry};
+use super::book::{Active, Book, Entry};
+use super::calibration::{Calibration, Coefficients, Dispatched, Learning};
 use super::learned::Learned;
-use super::prefix::PrefixCache;
-use super::profile::Profile;
-use super::request::Request;
+use super::observation::{EngineState, Foreign, Observation};
+use super::profile::{Profile, as_f64};
+use super::request::{Request, RequestId};
+use super::server::{Admission, Obstacle, Server, ServerSpec, ServerTraits};
 
 /// The servers in configured order, the long end last, and everything that is known of them.
 #[derive(Debug)]
 pub struct Fleet {
-    /// What each engine can do.
+    /// What an engine can do in the mean: by this prompts are long or short, whatever server they go to.
     pub profile: Profile,
     /// What runs.
     pub book: Book,
     /// What the traffic is like.
     pub learned: Learned,
     servers: Vec<Server>,
+    /// Whether each server would take a request now: apart, because every decision reads all of them.
+    takes: Vec<bool>,
+    /// What each server can do, for the same reason.
+    capacities: Vec<Capacity>,
+    /// What every server has room for.
+    least_model_len: u64,
     up: usize,
     /// How often a server has come or gone.
     changes: u64,
     dispatches: u64,
+    calibration: Calibration,
+    /// Until when some engine's report counts.
+    observed_until_s: f64,
 }
 
-#[derive(Debug)]
-struct Server {
-    is_up: bool,
-    prefixes: PrefixCache,
-    /// Tells which of equals was chosen longest ago.
-    last_dispatch: u64,
+#[derive(Debug, Clone, Copy)]
+struct Capacity {
+    slowness: f64,
+    kv_tokens: u64,
+    engine_class: usize,
 }
 
 /// The prefill of one request on one server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prefill {
-    /// Predicted seconds.
-    pub seconds: f64,
+    /// Predicted seconds at speed 1. Whether a prompt is long depends on these: a slow server makes no prompt longer.
+    pub nominal_s: f64,
     /// Tokens to compute.
     pub new_tokens: u64,
+    /// Tokens before them that are believed to be in the server's cache.
+    pub cached_tokens: u64,
+}
+
+/// What the servers can do for a request now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// At least one may be given it.
+    Open,
+    /// Those that it could go to take nothing for the moment.
+    Closed,
+    /// It was tried on all that are up and large enough.
+    Excluded,
+    /// None that is large enough is up.
+    Down,
+    /// None is large enough, up or not.
+    TooLong {
+        /// The largest `max_model_len` there is.
+        max_model_len: u64,
+    },
 }
 
 impl Fleet {
-    /// So many idle servers, all up. `long_from_tokens` pins what counts as long.
+    /// Idle servers. `long_from_tokens` pins what counts as long.
     #[must_use]
-    pub fn new(servers: usize, profile: Profile, long_from_tokens: Option<u64>) -> Self {
-        let server = || Server { is_up: true, prefixes: PrefixCache::new(profile.kv_tokens), last_dispatch: 0 };
-        Self {
+    pub fn new(servers: &[ServerSpec], profile: Profile, long_from_tokens: Option<u64>) -> Self {
+        let servers: Vec<Server> = servers.iter().map(|spec| Server::new(spec, &profile)).collect();
+        let mut fleet = Self {
             profile,
-            book: Book::new(servers),
+            calibration: Calibration::new(profile, &servers.iter().map(Server::engine_class).collect::<Vec<_>>()),
+            book: Book::new(servers.len()),
             learned: Learned::new(long_from_tokens),
-            servers: (0..servers).map(|_| server()).collect(),
-            up: servers,
+            servers,
+            takes: Vec::new(),
+            capacities: Vec::new(),
+            least_model_len: 0,
+            up: 0,
             changes: 0,
             dispatches: 0,
-        }
+            observed_until_s: f64::NEG_INFINITY,
+        };
+        fleet.count_anew();
+        fleet
     }
 
     /// All servers there are.
@@ -67,15 +104,131 @@ impl Fleet {
         self.up
     }
 
-    /// Whether a server takes requests.
+    /// Whether a server takes requests. One that has been removed does not.
     #[must_use]
     pub fn is_up(&self, server: usize) -> bool {
-        self.servers[server].is_up
+        self.servers.get(server).is_some_and(|server| server.is_up)
     }
 
     /// The servers that take requests, in order.
     pub fn up(&self) -> impl DoubleEndedIterator<Item = usize> + '_ {
         self.servers.iter().enumerate().filter(|(_, server)| server.is_up).map(|(index, _)| index)
+    }
+
+    /// What a server can do.
+    #[must_use]
+    pub fn traits(&self, server: usize) -> &ServerTraits {
+        &self.servers[server].traits
+    }
+
+    /// Tokens that a server's KV cache holds.
+    #[must_use]
+    pub fn kv_tokens(&self, server: usize) -> u64 {
+        self.capacities[server].kv_tokens
+    }
+
+    /// What has been learned of the seconds that servers take.
+    #[must_use]
+    pub fn calibration(&self) -> &Calibration {
+        &self.calibration
+    }
+
+    /// The number of a server's class of engines.
+    pub(super) fn engine_class(&self, server: usize) -> usize {
+        self.capacities[server].engine_class
+    }
+
+    /// What an engine of each class can do, by its number.
+    pub(super) fn class_profiles(&self) -> impl ExactSizeIterator<Item = &Profile> {
+        self.calibration.classes().iter().map(Coefficients::profile)
+    }
+
+    /// What an engine of a class can do.
+    pub(super) fn class_profile(&self, engine_class: usize) -> &Profile {
+        self.calibration.classes()[engine_class].profile()
+    }
+
+    /// What a server can do at speed 1.
+    #[must_use]
+    pub fn profile_of(&self, server: usize) -> &Profile {
+        self.class_profile(self.engine_class(server))
+    }
+
+    /// What seconds at speed 1 are multiplied with for a server: 1 / speed.
+    #[must_use]
+    pub fn slowness(&self, server: usize) -> f64 {
+        self.capacities[server].slowness
+    }
+
+    /// What a server may be given while it is up.
+    #[must_use]
+    pub fn admission(&self, server: usize) -> Admission {
+        self.servers[server].admission
+    }
+
+    /// Whether a server would take a request now: up, open and below its limit.
+    #[must_use]
+    pub fn takes(&self, server: usize) -> bool {
+        self.takes[server]
+    }
+
+    fn is_open(&self, server: usize) -> bool {
+        let Admission { is_open, max_active } = self.servers[server].admission;
+        is_open && max_active.is_none_or(|most| self.book.sums(server).active() < most)
+    }
+
+    /// Whether a request may go to a server at all: it has room in its context, and was not tried there.
+    #[must_use]
+    pub fn suits(&self, server: usize, request: &Request) -> bool {
+        !request.excluded.contains(&server) && self.servers[server].can_hold(request)
+    }
+
+    /// The servers that a request may go to now, in order: from these a policy chooses.
+    pub fn candidates<'f>(&'f self, request: &'f Request) -> impl DoubleEndedIterator<Item = usize> + 'f {
+        let has_room = request.needed_tokens.is_none_or(|needed| needed <= self.least_model_len);
+        let suits_all = has_room && request.excluded.is_empty();
+        let taking = self.takes.iter().enumerate().filter(|(_, takes)| **takes).map(|(server, _)| server);
+        taking.filter(move |server| suits_all || self.suits(*server, request))
+    }
+
+    /// What the servers can do for a request now.
+    #[must_use]
+    pub fn reach(&self, request: &Request) -> Reach {
+        if self.candidates(request).next().is_some() {
+            return Reach::Open;
+        }
+        let large_enough = || self.servers.iter().enumerate().filter(|(_, server)| server.can_hold(request));
+        if large_enough().next().is_none()
+            && let Some(max_model_len) = self.servers.iter().filter_map(|server| server.traits.max_model_len).max()
+        {
+            return Reach::TooLong { max_model_len };
+        }
+        let mut up = large_enough().filter(|(_, server)| server.is_up).peekable();
+        if up.peek().is_none() {
+            Reach::Down
+        } else if up.all(|(index, _)| request.excluded.contains(&index)) {
+            Reach::Excluded
+        } else {
+            Reach::Closed
+        }
+    }
+
+    /// Why a request cannot go to a server now; `None` when it can.
+    #[must_use]
+    pub fn obstacle(&self, server: usize, request: &Request) -> Option<Obstacle> {
+        let checks = [
+            (!self.is_up(server), Obstacle::Down),
+            (!self.servers[server].can_hold(request), Obstacle::TooLong),
+            (request.excluded.contains(&server), Obstacle::Excluded),
+            (!self.is_open(server), Obstacle::Closed),
+        ];
+        checks.into_iter().find(|(applies, _)| *applies).map(|(_, obstacle)| obstacle)
+    }
+
+    /// The least `max_model_len` that has room for a request: two requests with the same one go to the same servers.
+    pub(super) fn size_class(&self, request: &Request) -> u64 {
+        let enough = |server: &Server| server.traits.max_model_len.filter(|most| request.needed_tokens <= Some(*most));
+        self.servers.iter().filter_map(enough).min().unwrap_or(u64::MAX)
     }
 
     /// A number that is another one whenever a server has come or gone.
@@ -107,35 +260,184 @@ impl Fleet {
 
     fn prefill_after(&self, cached: u64, request: &Request) -> Prefill {
         let new_tokens = request.prompt_tokens - cached.min(request.prompt_tokens);
-        Prefill { seconds: self.profile.prefill_s(new_tokens, cached), new_tokens }
+        Prefill { nominal_s: self.profile.prefill_s(new_tokens, cached), new_tokens, cached_tokens: cached }
+    }
+
+    /// Predicted seconds of a prefill on a server.
+    #[must_use]
+    pub fn prefill_s(&self, server: usize, prefill: Prefill) -> f64 {
+        self.profile_of(server).prefill_s(prefill.new_tokens, prefill.cached_tokens) * self.slowness(server)
     }
 
     /// Whether a prefill counts as long.
     #[must_use]
     pub fn is_long(&self, prefill: Prefill) -> bool {
-        self.learned.is_long(prefill.seconds, prefill.new_tokens)
+        self.learned.is_long(prefill.nominal_s, prefill.new_tokens)
     }
 
     /// Enters a request on a server.
     pub(super) fn dispatch(&mut self, request: &Request, server: usize, now_s: f64) {
         let prefill = self.prefill(server, request);
-        let entry =
-            Entry { prefill_s: prefill.seconds, prompt_tokens: request.prompt_tokens, is_long: self.is_long(prefill) };
+        let (prefill_s, slowness) = (self.prefill_s(server, prefill), self.slowness(server));
+        let Prefill { new_tokens, cached_tokens, .. } = prefill;
+        if request.is_streamed {
+            let dispatched = Dispatched { id: request.id, new_tokens, cached_tokens, prefill_s };
+            self.calibration.dispatched(server, dispatched, self.book.sums(server), slowness, now_s);
+        }
+        let entry = Entry { prefill_s, prompt_tokens: request.prompt_tokens, is_long: self.is_long(prefill) };
         self.book.dispatch(request.id, server, entry, now_s);
         self.dispatches += 1;
         self.servers[server].last_dispatch = self.dispatches;
         self.servers[server].prefixes.touch(&request.prefix);
+        self.refresh(server);
+    }
+
+    /// Notes a first token that was seen.
+    pub(super) fn first_token(&mut self, id: RequestId, now_s: f64) {
+        let Some(server) = self.book.active(id).map(|active| active.server) else { return };
+        if self.book.first_token(id, now_s)
+            && server < self.servers.len()
+            && self.calibration.first_token(server, id, self.slowness(server), now_s)
+        {
+            self.adopt_learned();
+        }
+    }
+
+    /// Notes how much a request has generated.
+    pub(super) fn tokens(&mut self, id: RequestId, generated: u64, now_s: f64) {
+        if let Some(server) = self.book.active(id).map(|active| active.server) {
+            // When its first token came nobody knows.
+            self.calibration.forget(server, id);
+        }
+        self.book.tokens(id, generated, now_s);
+    }
+
+    /// What an engine has reported last, while its server is up.
+    #[must_use]
+    pub fn observation(&self, server: usize) -> Option<&Observation> {
+        self.servers[server].observation.as_ref()
+    }
+
+    pub(super) fn observed(&mut self, server: usize, engine: EngineState, valid_for_s: f64, now_s: f64) {
+        let book = *self.book.sums(server);
+        self.servers[server].observation = Some(Observation { engine, book, at_s: now_s, valid_for_s });
+        self.observed_until_s = self.observed_until_s.max(now_s + valid_for_s);
+    }
+
+    /// Whether any engine's report counts now.
+    pub(super) fn is_observed(&self, now_s: f64) -> bool {
+        now_s < self.observed_until_s
+    }
+
+    /// When the last report stops counting, if any counts now.
+    pub(super) fn stale_at_s(&self, now_s: f64) -> Option<f64> {
+        self.is_observed(now_s).then_some(self.observed_until_s)
+    }
+
+    /// Work on a server that did not come through here.
+    pub(super) fn foreign(&self, server: usize, now_s: f64) -> Foreign {
+        // A stream is half done in the mean.
+        let mean_context_tokens = self.learned.mean_prompt_tokens() + self.learned.mean_output_tokens() / 2.0;
+        let observation = self.servers[server].observation;
+        let foreign = |seen: Observation| seen.foreign(self.kv_tokens(server), mean_context_tokens, now_s);
+        observation.map(foreign).unwrap_or_default()
+    }
+
+    /// Strikes a request out; also says whether its server takes requests again because of that.
+    pub(super) fn end(&mut self, id: RequestId, now_s: f64) -> Option<(Active, bool)> {
+        let server = self.book.active(id)?.server;
+        let active = self.book.end(id, now_s)?;
+        self.calibration.forget(server, id);
+        if server >= self.servers.len() {
+            return Some((active, false));
+        }
+        let took = self.takes[server];
+        self.refresh(server);
+        Some((active, !took && self.takes[server]))
     }
 
     /// Says whether a server takes requests from now on. What runs on it stays in the book until it ends.
     pub(super) fn set_up(&mut self, server: usize, is_up: bool) {
-        let before = std::mem::replace(&mut self.servers[server].is_up, is_up);
-        self.changes += 1;
-        if before && !is_up {
-            self.up -= 1;
-            self.servers[server].prefixes.clear();
-        } else if !before && is_up {
-            self.up += 1;
+        self.servers[server].set_up(is_up);
+        self.count_anew();
+    }
+
+    pub(super) fn set_admission(&mut self, server: usize, admission: Admission) {
+        self.servers[server].admission = admission;
+        self.refresh(server);
+    }
+
+    /// Another profile from now on. What is in the book stays as it was predicted.
+    pub(super) fn set_profile(&mut self, profile: Profile) {
+        self.calibration.restart(profile);
+        self.servers.iter_mut().for_each(|server| server.adopt(&profile));
+        self.count_anew();
+    }
+
+    /// Other servers from now on, each with its place before. No place may stand twice.
+    pub(super) fn reshape(&mut self, specs: &[ServerSpec]) {
+        let mut old: Vec<Option<Server>> = std::mem::take(&mut self.servers).into_iter().map(Some).collect();
+        for spec in specs {
+            let kept = spec.origin.and_then(|origin| old.get_mut(origin)?.take());
+            self.servers.push(match kept {
+                Some(mut server) => {
+                    server.become_as(spec, &self.profile);
+                    server
+                }
+                None => Server::new(spec, &self.profile),
+            });
         }
+        let origins: Vec<Option<usize>> = specs.iter().map(|spec| spec.origin).collect();
+        self.book.reshape(&origins);
+        self.calibration
+            .reshape(self.servers.iter().zip(&origins).map(|(server, origin)| (*origin, server.engine_class())));
+        self.count_anew();
+    }
+
+    /// What is learned from now on of the seconds that servers take.
+    pub(super) fn learn(&mut self, learning: Learning) {
+        self.calibration.learn(learning);
+        self.count_anew();
+    }
+
+    /// Takes over what has been learned, for what is dispatched from now on.
+    fn adopt_learned(&mut self) {
+        let count = as_f64(self.servers.len().max(1) as u64);
+        let (prior, mut mean) = (*self.calibration.prior(), [0.0; 3]);
+        for (server, (traits, capacity)) in self.servers.iter().zip(&mut self.capacities).enumerate() {
+            capacity.slowness = traits.traits.slowness() * self.calibration.factor(server);
+            let profile = self.calibration.classes()[capacity.engine_class].profile();
+            let learned = [profile.per_token_s, profile.per_token_pair_s, profile.latency_s];
+            mean.iter_mut().zip(learned).for_each(|(sum, value)| *sum += value / count);
+        }
+        let [per_token_s, per_token_pair_s, latency_s] = mean;
+        let is_alike = self.calibration.classes().len() == 1 || self.servers.is_empty();
+        self.profile = if is_alike {
+            *self.class_profile(0)
+        } else {
+            Profile { per_token_s, per_token_pair_s, latency_s, ..prior }
+        };
+    }
+
+    fn refresh(&mut self, server: usize) {
+        self.takes[server] = self.servers[server].is_up && self.is_open(server);
+    }
+
+    /// Brings everything that is derived from the servers up to date.
+    fn count_anew(&mut self) {
+        self.up = self.servers.iter().filter(|server| server.is_up).count();
+        self.least_model_len =
+            self.servers.iter().filter_map(|server| server.traits.max_model_len).min().unwrap_or(u64::MAX);
+        let prior = self.calibration.prior();
+        let capacity = |server: &Server| Capacity {
+            slowness: server.traits.slowness(),
+            kv_tokens: server.kv_tokens(prior),
+            engine_class: server.engine_class(),
+        };
+        self.capacities = self.servers.iter().map(capacity).collect();
+        self.adopt_learned();
+        self.takes.resize(self.servers.len(), false);
+        (0..self.servers.len()).for_each(|server| self.refresh(server));
+        self.changes += 1;
     }
 }

@@ -1,8 +1,14 @@
-//! The long requests that wait in the balancer for a lane, or any request while no server is up.
+//! The requests that wait in the balancer: long ones for their turn on a lane, any one while no server takes it.
 //!
 //! Late binding: a held prompt costs nothing here and everything in the queue of an engine.
+//!
+//! # Order
+//!
+//! Those that wait for their turn are ordered by `P - 0.3 * seconds waited`, those that wait for a server by age. Requests
+//! that may go to the same servers stand in one line: when the first of a line has to wait on, so do all behind it, and
+//! nobody behind it is asked about. Requests that may go elsewhere stand in another line, and do not wait for it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::request::{Request, RequestId};
 
@@ -27,6 +33,15 @@ impl Default for HoldLimits {
     }
 }
 
+/// What a held request waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WaitsFor {
+    /// The policy keeps it back: a long prompt, until it is its turn on a lane.
+    Turn,
+    /// None of the servers that it may go to takes it now.
+    Server,
+}
+
 /// A request that waits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Held {
@@ -34,8 +49,33 @@ pub struct Held {
     pub request: Request,
     /// When it came.
     pub since_s: f64,
-    /// Its place: `pw - 0.3 x waited`, without what is the same for all.
-    rank: Seconds,
+    /// Its predicted prefill seconds when it came.
+    pub prefill_s: f64,
+    /// Whether it counted as long when it came.
+    pub is_long: bool,
+    /// What it waits for.
+    pub waits_for: WaitsFor,
+    /// The least `max_model_len` that has room for it.
+    pub(super) size_class: u64,
+}
+
+impl Held {
+    /// Its place in its line, without what is the same for all.
+    fn rank(&self) -> Seconds {
+        match self.waits_for {
+            // P - 0.3 * (now - since) is ordered as P + 0.3 * since: the order never changes while requests wait.
+            WaitsFor::Turn => Seconds(self.prefill_s + AGEING * self.since_s),
+            WaitsFor::Server => Seconds(self.since_s),
+        }
+    }
+
+    fn line(&self) -> LineKey {
+        LineKey {
+            waits_for: self.waits_for,
+            size_class: self.size_class,
+            excluded: self.request.excluded.clone().into_boxed_slice(),
+        }
+    }
 }
 
 /// A time that can be put in order.
@@ -56,13 +96,30 @@ impl Ord for Seconds {
     }
 }
 
+/// Requests of one line may go to the same servers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct LineKey {
+    waits_for: WaitsFor,
+    size_class: u64,
+    excluded: Box<[usize]>,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    order: BTreeSet<(Seconds, RequestId)>,
+    /// The round in which its first has to wait on.
+    blocked_in: Option<u64>,
+}
+
 /// What is held, in order.
 #[derive(Debug, Default)]
 pub struct Hold {
     held: HashMap<RequestId, Held>,
-    by_rank: BTreeSet<(Seconds, RequestId)>,
+    lines: BTreeMap<LineKey, Line>,
     by_age: BTreeSet<(Seconds, RequestId)>,
+    turns_by_age: BTreeSet<(Seconds, RequestId)>,
     bytes: u64,
+    round: u64,
 }
 
 impl Hold {
@@ -78,6 +135,17 @@ impl Hold {
         self.held.is_empty()
     }
 
+    /// Bytes of the bodies that are held.
+    #[must_use]
+    pub fn body_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// All that is held, the oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Held> {
+        self.by_age.iter().map(|(_, id)| &self.held[id])
+    }
+
     /// Whether there is room for one more request.
     #[must_use]
     pub fn has_room(&self, body_bytes: u64, limits: &HoldLimits) -> bool {
@@ -90,10 +158,10 @@ impl Hold {
         self.held.contains_key(&id)
     }
 
-    /// Since when the oldest is held.
+    /// What is held under this number.
     #[must_use]
-    pub fn oldest_since_s(&self) -> Option<f64> {
-        self.by_age.first().map(|(since, _)| since.0)
+    pub fn get(&self, id: RequestId) -> Option<&Held> {
+        self.held.get(&id)
     }
 
     /// The one that has been held for longest.
@@ -102,83 +170,79 @@ impl Hold {
         self.by_age.first().map(|(_, id)| &self.held[id])
     }
 
-    /// The one that is next.
+    /// Since when the oldest of those that wait for their turn is held.
     #[must_use]
-    pub fn first(&self) -> Option<&Held> {
-        self.by_rank.first().map(|(_, id)| &self.held[id])
+    pub fn turn_since_s(&self) -> Option<f64> {
+        self.turns_by_age.first().map(|(since, _)| since.0)
     }
 
-    /// What is held under this number.
-    pub(super) fn get(&self, id: RequestId) -> Option<&Held> {
-        self.held.get(&id)
+    /// Begins a round of asking: no line is known to be blocked.
+    pub(super) fn begin_round(&mut self) {
+        self.round += 1;
     }
 
-    /// All that is held, the next one first.
-    pub(super) fn in_order(&self) -> Vec<RequestId> {
-        self.by_rank.iter().map(|(_, id)| *id).collect()
+    /// The next one that waits for this, of the lines that are not blocked in this round.
+    pub(super) fn next(&self, waits_for: WaitsFor) -> Option<&Held> {
+        let lines =
+            self.lines.iter().filter(|(key, line)| key.waits_for == waits_for && line.blocked_in != Some(self.round));
+        let firsts = lines.filter_map(|(_, line)| line.order.first());
+        firsts.min().map(|(_, id)| &self.held[id])
     }
 
-    /// Holds a request with so much prefill.
-    pub fn put(&mut self, request: Request, prefill_s: f64, now_s: f64) {
-        // pw - 0.3 * (now - since) is ordered as pw + 0.3 * since: the order never changes while requests wait.
-        let rank = Seconds(prefill_s + AGEING * now_s);
-        let id = request.id;
-        self.bytes += request.body_bytes;
-        self.by_rank.insert((rank, id));
-        self.by_age.insert((Seconds(now_s), id));
-        let replaced = self.held.insert(id, Held { request, since_s: now_s, rank });
+    /// Whoever stands in line with this one has to wait on in this round.
+    pub(super) fn block(&mut self, id: RequestId) {
+        let Some(key) = self.held.get(&id).map(Held::line) else { return };
+        if let Some(line) = self.lines.get_mut(&key) {
+            line.blocked_in = Some(self.round);
+        }
+    }
+
+    /// Holds a request. It must not be held yet.
+    pub(super) fn put(&mut self, held: Held) {
+        let id = held.request.id;
+        self.bytes += held.request.body_bytes;
+        self.lines.entry(held.line()).or_default().order.insert((held.rank(), id));
+        self.by_age.insert((Seconds(held.since_s), id));
+        if held.waits_for == WaitsFor::Turn {
+            self.turns_by_age.insert((Seconds(held.since_s), id));
+        }
+        let replaced = self.held.insert(id, held);
         assert!(replaced.is_none(), "a request is held once");
     }
 
     /// Takes a request out; `None` when it is not held.
-    pub fn take(&mut self, id: RequestId) -> Option<Request> {
-        let Held { request, since_s, rank } = self.held.remove(&id)?;
-        self.by_rank.remove(&(rank, id));
-        self.by_age.remove(&(Seconds(since_s), id));
-        self.bytes -= request.body_bytes;
-        Some(request)
+    pub(super) fn take(&mut self, id: RequestId) -> Option<Held> {
+        let held = self.held.remove(&id)?;
+        let key = held.line();
+        if let Some(line) = self.lines.get_mut(&key) {
+            line.order.remove(&(held.rank(), id));
+            if line.order.is_empty() {
+                self.lines.remove(&key);
+            }
+        }
+        self.by_age.remove(&(Seconds(held.since_s), id));
+        self.turns_by_age.remove(&(Seconds(held.since_s), id));
+        self.bytes -= held.request.body_bytes;
+        Some(held)
+    }
+
+    /// From now on a held request waits for something else. Its age stays.
+    pub(super) fn now_waits_for(&mut self, id: RequestId, waits_for: WaitsFor) {
+        if let Some(held) = self.take(id) {
+            self.put(Held { waits_for, ..held });
+        }
+    }
+
+    /// Changes every held request, and puts all in their lines anew.
+    pub(super) fn change_all(&mut self, mut change: impl FnMut(&mut Held)) {
+        let all: Vec<Held> = self.held.values().cloned().collect();
+        *self = Self { round: self.round, ..Self::default() };
+        for mut held in all {
+            change(&mut held);
+            self.put(held);
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn held(entries: &[(u64, f64, f64)]) -> Hold {
-        let mut hold = Hold::default();
-        for (id, prefill_s, now_s) in entries {
-            hold.put(Request::of_tokens(*id, 1_000), *prefill_s, *now_s);
-        }
-        hold
-    }
-
-    fn drain(mut hold: Hold) -> Vec<u64> {
-        let next = |hold: &mut Hold| hold.first().map(|held| held.request.id).and_then(|id| hold.take(id));
-        std::iter::from_fn(|| next(&mut hold)).map(|request| request.id.0).collect()
-    }
-
-    #[test]
-    fn the_shortest_prefill_is_next_but_waiting_counts() {
-        assert_eq!(drain(held(&[(1, 20.0, 0.0), (2, 5.0, 0.0), (3, 5.0, 10.0), (4, 7.5, 0.0)])), [2, 4, 3, 1]);
-        assert_eq!(drain(held(&[(1, 20.0, 0.0), (2, 5.0, 60.0)])), [1, 2]);
-    }
-
-    #[test]
-    fn room_is_bounded_by_number_and_bytes_and_given_back() {
-        let mut hold = held(&[(1, 1.0, 0.0)]);
-        let limits = HoldLimits { max_requests: 2, max_bytes: 10_000, ..HoldLimits::default() };
-        assert!(hold.has_room(6_000, &limits) && !hold.has_room(6_001, &limits));
-        hold.put(Request::of_tokens(2, 1), 1.0, 0.0);
-        assert!(!hold.has_room(0, &limits));
-        assert!(hold.take(RequestId(1)).is_some() && hold.take(RequestId(1)).is_none());
-        assert!(hold.has_room(9_996, &limits) && !hold.has_room(9_997, &limits));
-    }
-
-    #[test]
-    fn the_oldest_is_known_whatever_the_order() {
-        let mut hold = held(&[(1, 50.0, 3.0), (2, 1.0, 4.0)]);
-        assert_eq!((hold.oldest_since_s(), hold.oldest().map(|held| held.request.id)), (Some(3.0), Some(RequestId(1))));
-        hold.take(RequestId(1));
-        assert_eq!(hold.oldest_since_s(), Some(4.0));
-    }
-}
+mod tests;

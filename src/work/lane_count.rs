@@ -7,7 +7,7 @@
 /// The share must leave the present number's range by so many servers.
 const HYSTERESIS_SERVERS: f64 = 0.15;
 
-/// A request that was held for longer asks for one more lane.
+/// A request that was held for so long asks for one more lane.
 const PATIENCE_S: f64 = 10.0;
 
 /// No two lanes are added on request within this time.
@@ -25,6 +25,7 @@ pub struct LaneCount {
     last_added_s: Option<f64>,
     /// When something was held last, or a lane was taken back.
     last_held_s: f64,
+    may_add: bool,
     count: usize,
 }
 
@@ -32,13 +33,19 @@ impl LaneCount {
     /// Nothing known of the traffic yet. With a pin the number is always that, as far as there are servers.
     #[must_use]
     pub fn new(pin: Option<usize>) -> Self {
-        Self { pin, by_share: 1, on_request: 0, last_added_s: None, last_held_s: 0.0, count: 0 }
+        Self { pin, by_share: 1, on_request: 0, last_added_s: None, last_held_s: 0.0, may_add: false, count: 0 }
     }
 
     /// The number in force.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count
+    }
+
+    /// Whether the number is pinned.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        self.pin.is_some()
     }
 
     /// Adapts the number to the servers that are up, the long share of the work, and what has been held since when.
@@ -52,7 +59,8 @@ impl LaneCount {
         self.follow_share(servers, long_share);
         self.by_share = self.by_share.clamp(1, most.max(1));
         self.on_request = self.on_request.min(most.saturating_sub(self.by_share));
-        self.follow_requests(held_since_s, self.by_share + self.on_request < most, now_s);
+        self.may_add = self.by_share + self.on_request < most;
+        self.follow_requests(held_since_s, now_s);
         self.count = (self.by_share + self.on_request).min(most);
     }
 
@@ -64,7 +72,15 @@ impl LaneCount {
         }
     }
 
-    fn follow_requests(&mut self, held_since_s: Option<f64>, may_add: bool, now_s: f64) {
+    /// When a lane is added because something is held since then; `None` when none can be.
+    #[must_use]
+    pub fn next_addition_s(&self, held_since_s: f64) -> Option<f64> {
+        let patience_ends_s = held_since_s + PATIENCE_S;
+        let at_s = self.last_added_s.map_or(patience_ends_s, |added_s| patience_ends_s.max(added_s + PAUSE_S));
+        (self.pin.is_none() && self.may_add).then_some(at_s)
+    }
+
+    fn follow_requests(&mut self, held_since_s: Option<f64>, now_s: f64) {
         let Some(held_since_s) = held_since_s else {
             if self.on_request > 0 && now_s - self.last_held_s >= CALM_S {
                 self.on_request -= 1;
@@ -73,8 +89,7 @@ impl LaneCount {
             return;
         };
         self.last_held_s = now_s;
-        let is_pause_over = self.last_added_s.is_none_or(|added_s| now_s - added_s >= PAUSE_S);
-        if may_add && is_pause_over && now_s - held_since_s > PATIENCE_S {
+        if self.next_addition_s(held_since_s).is_some_and(|at_s| now_s >= at_s) {
             self.on_request += 1;
             self.last_added_s = Some(now_s);
         }
@@ -129,8 +144,8 @@ mod tests {
             lanes.update(4, 0.2, held_since_s, now_s);
             lanes.count()
         };
-        assert_eq!([after(Some(0.0), 10.0), after(Some(0.0), 10.5)], [1, 2]);
-        assert_eq!([after(Some(0.0), 15.0), after(Some(0.0), 15.5), after(Some(0.0), 99.0)], [2, 3, 3]);
+        assert_eq!([after(Some(0.0), 9.9), after(Some(0.0), 10.0)], [1, 2]);
+        assert_eq!([after(Some(0.0), 14.9), after(Some(0.0), 15.0), after(Some(0.0), 99.0)], [2, 3, 3]);
         assert_eq!([after(None, 158.0), after(None, 159.0), after(None, 218.0), after(None, 219.0)], [3, 2, 2, 1]);
     }
 }

@@ -1,6 +1,7 @@
 //! What is learned of the traffic: what counts as long, how much is written, how much of the work is long.
 
 use super::book::{nanoseconds, seconds};
+use super::profile::as_f64;
 use super::window::{MedianWindow, MinuteSums, Work};
 
 /// Requests whose median says what is usual.
@@ -31,6 +32,9 @@ pub struct Learned {
     minute: MinuteSums,
     mean_output_tokens: f64,
     mean_weight: f64,
+    mean_prefill_s: f64,
+    mean_prompt_tokens: f64,
+    arrivals: f64,
     long_from_tokens: Option<u64>,
     long_from_s: f64,
 }
@@ -44,9 +48,17 @@ impl Learned {
             minute: MinuteSums::default(),
             mean_output_tokens: FIRST_MEAN_OUTPUT_TOKENS,
             mean_weight: FIRST_MEAN_WEIGHT,
+            mean_prefill_s: 0.0,
+            mean_prompt_tokens: 0.0,
+            arrivals: 0.0,
             long_from_tokens,
             long_from_s: LEAST_LONG_S,
         }
+    }
+
+    /// Pins what counts as long, or lets it follow the traffic.
+    pub fn pin(&mut self, long_from_tokens: Option<u64>) {
+        self.long_from_tokens = long_from_tokens;
     }
 
     /// tau: from how many prefill seconds on a request is long: 5 times the median of the last 2,000, at least 2 s.
@@ -71,6 +83,18 @@ impl Learned {
         self.mean_output_tokens
     }
 
+    /// Mean prefill seconds of the requests that came lately; 0 before the first.
+    #[must_use]
+    pub fn mean_prefill_s(&self) -> f64 {
+        self.mean_prefill_s
+    }
+
+    /// Mean prompt tokens of the same.
+    #[must_use]
+    pub fn mean_prompt_tokens(&self) -> f64 {
+        self.mean_prompt_tokens
+    }
+
     /// The long requests' share of the work of the last 60 seconds, 0 to 1.
     #[must_use]
     pub fn long_share(&self) -> f64 {
@@ -89,8 +113,11 @@ impl Learned {
         self.minute.pass(now_s);
     }
 
-    /// Notes a request that has arrived: its prefill, and the seconds that its answer will take of the engine.
-    pub fn arrived(&mut self, prefill_s: f64, decode_s: f64, is_long: bool, now_s: f64) {
+    /// Notes a request that has arrived: its prompt, its prefill, and the seconds that its answer will take of the engine.
+    pub fn arrived(&mut self, prompt_tokens: u64, prefill_s: f64, decode_s: f64, is_long: bool, now_s: f64) {
+        self.arrivals = (self.arrivals + 1.0).min(MEAN_REQUESTS);
+        self.mean_prefill_s += (prefill_s - self.mean_prefill_s) / self.arrivals;
+        self.mean_prompt_tokens += (as_f64(prompt_tokens) - self.mean_prompt_tokens) / self.arrivals;
         self.prefills_ns.add(nanoseconds(prefill_s));
         let median = self.prefills_ns.median().filter(|_| self.prefills_ns.len() >= LEAST_MEDIAN_REQUESTS);
         let median_s = median.map_or(0.0, seconds);
@@ -115,18 +142,18 @@ mod tests {
     fn long_is_five_times_the_median_and_at_least_two_seconds() {
         let mut learned = Learned::new(None);
         assert!(!learned.is_long(1.9, 1) && learned.is_long(2.0, 1));
-        (0..3_000).for_each(|_| learned.arrived(1.0, 0.0, false, 0.0));
+        (0..3_000).for_each(|_| learned.arrived(100, 1.0, 0.0, false, 0.0));
         assert!((learned.long_from_s() - 5.0).abs() < 1e-9);
-        (0..2_000).for_each(|_| learned.arrived(0.1, 0.0, false, 0.0));
+        (0..2_000).for_each(|_| learned.arrived(100, 0.1, 0.0, false, 0.0));
         assert!((learned.long_from_s() - 2.0).abs() < 1e-9);
     }
 
     #[test]
     fn the_first_few_requests_do_not_say_what_is_usual() {
         let mut learned = Learned::new(None);
-        (0..99).for_each(|_| learned.arrived(10.0, 0.0, true, 0.0));
+        (0..99).for_each(|_| learned.arrived(100, 10.0, 0.0, true, 0.0));
         assert!(learned.is_long(2.0, 1));
-        learned.arrived(10.0, 0.0, true, 0.0);
+        learned.arrived(100, 10.0, 0.0, true, 0.0);
         assert!(!learned.is_long(49.0, 1));
     }
 
@@ -140,8 +167,9 @@ mod tests {
     fn the_share_of_long_work_is_of_the_last_minute() {
         let mut learned = Learned::new(None);
         assert!(learned.long_share().abs() < 1e-9);
-        learned.arrived(6.0, 0.0, true, 0.0);
-        learned.arrived(1.0, 1.0, false, 10.0);
+        learned.arrived(100, 6.0, 0.0, true, 0.0);
+        assert!((learned.mean_prefill_s() - 6.0).abs() < 1e-9 && (learned.mean_prompt_tokens() - 100.0).abs() < 1e-9);
+        learned.arrived(100, 1.0, 1.0, false, 10.0);
         assert!((learned.long_share() - 0.75).abs() < 1e-9);
         assert!((learned.long_prefill_rate(10.0) - 0.6).abs() < 1e-9);
         learned.pass(65.0);

@@ -16,7 +16,7 @@ impl Policy for LeastWork {
 
     fn place(&mut self, fleet: &Fleet, request: &Request, _: Holding, now_s: f64) -> Verdict {
         let costs = Costs::new(fleet, request, now_s);
-        match cheapest(fleet, fleet.up().map(|server| (server, costs.on(server).total_s))) {
+        match cheapest(fleet, fleet.candidates(request).map(|server| (server, costs.on(server).total_s()))) {
             Some(server) => Verdict::Assign { server, reason: "least_cost" },
             None => Verdict::Hold,
         }

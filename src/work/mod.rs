@@ -18,8 +18,9 @@
 //! Dispatcher            events in, outcomes out
 //!   Box<dyn Policy>     decides; Lanes has its LaneCount
 //!   Hold                what waits here, in order
-//!   Fleet               what policies read
+//!   Fleet               what policies read; the servers, with what each may be given
 //!     Profile           tokens to seconds
+//!     Calibration       learns its coefficients, if asked to
 //!     Book              what runs, exact sums per server
 //!     Learned           tau, m, share of long work, arrival rate
 //!     PrefixCache       per server: blocks it is believed to hold
@@ -28,41 +29,53 @@
 //! # Invariants
 //!
 //! - The sums of a server are those of its active requests, and exactly zero when it is idle.
-//! - Nothing is held while a lane is free for the next in order, nor with one server up; a server that is not up gets nothing.
+//! - Nothing is held while a lane is free for the next in order, nor with one server up that takes requests; a server that is not up, is
+//!   closed, was tried, or is too small gets nothing.
 //! - Memory is bounded by the requests that are active or held, and by constants.
 //! - A decision costs a few nanoseconds per server and nothing per active request.
 //!
 //! Everything here is pure: no I/O, no clock (the time is an argument), no Pingora types.
 
 mod book;
+mod calibration;
 mod cost;
 mod dispatcher;
+mod explain;
 mod fleet;
 mod hold;
+mod lane_choice;
 mod lane_count;
 mod lanes;
 mod learned;
 mod least_work;
+mod observation;
+mod outcome;
 mod policy;
 mod prefix;
 mod profile;
 mod request;
+mod server;
 mod window;
 
 #[cfg(test)]
 mod tests;
 
 pub use book::{Active, Book, Entry, Sums};
+pub use calibration::{Calibration, Coefficients, FirstToken, Learning};
 pub use cost::{Cost, Costs};
-pub use dispatcher::{Dispatcher, Outcome, Repeated};
-pub use fleet::{Fleet, Prefill};
-pub use hold::{Held, Hold, HoldLimits};
+pub use dispatcher::{Dispatcher, Repeated, Settings};
+pub use explain::Explained;
+pub use fleet::{Fleet, Prefill, Reach};
+pub use hold::{Held, Hold, HoldLimits, WaitsFor};
 pub use lane_count::LaneCount;
 pub use lanes::Lanes;
 pub use learned::Learned;
 pub use least_work::LeastWork;
+pub use observation::{EngineState, Observation};
+pub use outcome::{Outcome, Rejection};
 pub use policy::{Holding, Policy, Verdict};
 pub use prefix::PrefixCache;
 pub use profile::{LLAMA3_8B_A100, LLAMA3_70B_TP8, PROFILES, Profile};
 pub use request::{BLOCK_TOKENS, Request, RequestId};
+pub use server::{Admission, Obstacle, Prefers, ServerSpec, ServerTraits};
 pub use window::{MedianWindow, MinuteSums, Work};

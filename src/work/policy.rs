@@ -1,6 +1,7 @@
 //! What a policy is: one decision about one request. To add one, write a file with an implementation, and name it where
 //! policies are chosen by name.
 
+use super::cost::Cost;
 use super::fleet::Fleet;
 use super::request::{Request, RequestId};
 
@@ -34,11 +35,17 @@ pub trait Policy: std::fmt::Debug + Send {
     /// Its name in configuration, metrics and status.
     fn name(&self) -> &'static str;
 
-    /// Adapts what depends on time and traffic, before requests are placed. `held_since_s`: since when the oldest held
-    /// request waits.
+    /// Adapts what depends on time and traffic, before requests are placed. `held_since_s`: since when the oldest of the
+    /// requests waits that were answered with [`Verdict::Hold`].
     fn adapt(&mut self, _fleet: &Fleet, _held_since_s: Option<f64>, _now_s: f64) {}
 
-    /// Decides about a request. When it says [`Verdict::Assign`], the request does go there.
+    /// When time alone will make [`adapt`](Self::adapt) change something for requests that are held since then.
+    fn next_change_s(&self, _held_since_s: f64) -> Option<f64> {
+        None
+    }
+
+    /// Decides about a request, which goes to one of [`Fleet::candidates`] or nowhere. Asked only while there is one. When it says
+    /// [`Verdict::Assign`], the request does go there.
     fn place(&mut self, fleet: &Fleet, request: &Request, holding: Holding, now_s: f64) -> Verdict;
 
     /// An assigned request has ended, however. For policies that keep a count of their own.
@@ -46,6 +53,15 @@ pub trait Policy: std::fmt::Debug + Send {
 
     /// A server takes requests from now on, or takes none. For policies that keep a count of their own.
     fn server_changed(&mut self, _server: usize, _is_up: bool) {}
+
+    /// The list of servers has been replaced; `origins` has for each its place before. For policies that keep a count of
+    /// their own.
+    fn reshaped(&mut self, _origins: &[Option<usize>]) {}
+
+    /// What a request is charged with on a server beyond its [`Cost`], in seconds.
+    fn surcharge_s(&self, _fleet: &Fleet, _server: usize, _cost: &Cost, _now_s: f64) -> f64 {
+        0.0
+    }
 
     /// The servers that are lanes for long requests, in order.
     fn lanes(&self) -> &[usize] {

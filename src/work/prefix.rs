@@ -26,6 +26,12 @@ impl PrefixCache {
         Self { last_use: HashMap::new(), uses: VecDeque::new(), next_use: 0, most_blocks }
     }
 
+    /// Holds so many tokens from now on.
+    pub fn resize(&mut self, kv_tokens: u64) {
+        self.most_blocks = usize::try_from(kv_tokens / BLOCK_TOKENS).unwrap_or(usize::MAX);
+        self.forget();
+    }
+
     /// Tokens at the beginning of a prompt that need not be computed again. Always less than the whole prompt.
     #[must_use]
     pub fn cached_tokens(&self, request: &Request) -> u64 {
@@ -44,7 +50,12 @@ impl PrefixCache {
             self.uses.push_back((self.next_use, block));
             self.next_use += 1;
         }
-        while self.last_use.len() > self.most_blocks || self.uses.len() > 2 * self.most_blocks + 64 {
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        let most_uses = self.most_blocks.saturating_mul(2).saturating_add(64);
+        while self.last_use.len() > self.most_blocks || self.uses.len() > most_uses {
             let Some((used, block)) = self.uses.pop_front() else { return };
             if self.last_use.get(&block) == Some(&used) {
                 self.last_use.remove(&block);
@@ -86,6 +97,16 @@ mod tests {
         cache.touch(&[3, 4]);
         let cached = |cache: &PrefixCache, prefix: &[u64]| cache.cached_tokens(&request(9_999, prefix)) / BLOCK_TOKENS;
         assert_eq!([cached(&cache, &[1, 2]), cached(&cache, &[3, 4])], [1, 2]);
+    }
+
+    #[test]
+    fn a_smaller_cache_keeps_what_was_used_last() {
+        let mut cache = PrefixCache::new(10 * BLOCK_TOKENS);
+        cache.touch(&[1, 2]);
+        cache.touch(&[3, 4]);
+        cache.resize(2 * BLOCK_TOKENS);
+        let cached = |prefix: &[u64]| cache.cached_tokens(&request(9_999, prefix)) / BLOCK_TOKENS;
+        assert_eq!([cached(&[1, 2]), cached(&[3, 4])], [0, 2]);
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub struct Profile {
     pub per_context_token_s: f64,
     /// d: per pair of a new token and a token before it.
     pub per_token_pair_s: f64,
+    /// What a first token takes beyond the steps of its prefill, however long the prompt is: the network, reading the request.
+    /// Learned; may be below zero when the first step is quicker than o + a0.
+    pub latency_s: f64,
     /// B: most new tokens of a step (`max_num_batched_tokens`).
     pub budget_tokens: u64,
     /// Tokens that the KV cache holds.
@@ -40,6 +43,7 @@ pub const LLAMA3_8B_A100: Profile = Profile {
     per_token_s: 66.1e-6,
     per_context_token_s: 0.086e-6,
     per_token_pair_s: 3.1e-9,
+    latency_s: 0.0,
     budget_tokens: 8_192,
     kv_tokens: 420_000,
 };
@@ -53,6 +57,7 @@ pub const LLAMA3_70B_TP8: Profile = Profile {
     per_token_s: 104e-6,
     per_context_token_s: 0.0273e-6,
     per_token_pair_s: 2.05e-9,
+    latency_s: 0.0,
     budget_tokens: 8_192,
     kv_tokens: 1_330_000,
 };
@@ -67,10 +72,25 @@ impl Profile {
         PROFILES.into_iter().find(|profile| profile.name == name)
     }
 
+    /// The same engine, so many times as fast.
+    #[must_use]
+    pub fn at_speed(self, speed: f64) -> Self {
+        Self {
+            overhead_s: self.overhead_s / speed,
+            floor_s: self.floor_s / speed,
+            base_s: self.base_s / speed,
+            per_token_s: self.per_token_s / speed,
+            per_context_token_s: self.per_context_token_s / speed,
+            per_token_pair_s: self.per_token_pair_s / speed,
+            latency_s: self.latency_s / speed,
+            ..self
+        }
+    }
+
     /// P(n, p): predicted seconds of prefilling `new` tokens after `cached` ones that the engine still has.
     ///
     /// ```text
-    /// P = chunks * o + max(a0, a1 * chunks + b * n) + d * n * (p + n / 2)        chunks = ceil(n / B)
+    /// P = latency + chunks * o + max(a0, a1 * chunks + b * n) + d * n * (p + n / 2)        chunks = ceil(n / B)
     /// ```
     ///
     /// Not linear in the length: at 128k tokens a token costs several times as much as at 4k.
@@ -80,7 +100,8 @@ impl Profile {
         let new = new.max(1);
         let chunks = as_f64(new.div_ceil(self.budget_tokens));
         let (new, cached) = (as_f64(new), as_f64(cached));
-        chunks * self.overhead_s
+        self.latency_s
+            + chunks * self.overhead_s
             + self.floor_s.max(self.base_s * chunks + self.per_token_s * new)
             + self.per_token_pair_s * new * (cached + new / 2.0)
     }
@@ -88,9 +109,14 @@ impl Profile {
     /// Predicted seconds of one decode step of `streams` streams that hold `context` tokens together.
     #[must_use]
     pub fn decode_step_s(&self, streams: u64, context: u64) -> f64 {
+        self.mean_step_s(as_f64(streams), as_f64(context))
+    }
+
+    /// The same of numbers that are means.
+    pub(super) fn mean_step_s(&self, streams: f64, context: f64) -> f64 {
         self.overhead_s
-            + self.floor_s.max(self.base_s + self.per_token_s * as_f64(streams))
-            + self.per_context_token_s * as_f64(context)
+            + self.floor_s.max(self.base_s + self.per_token_s * streams)
+            + self.per_context_token_s * context
     }
 
     /// What a stream over `context` tokens adds to every decode step beside it: b + c * context.

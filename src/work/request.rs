@@ -26,6 +26,13 @@ pub struct Request {
     /// Hashes of its prompt's blocks of [`BLOCK_TOKENS`] tokens, each standing for its block and all before it. May be
     /// empty: then nothing is known of what it shares with others.
     pub prefix: Vec<u64>,
+    /// Servers that it must not go to: it was tried there. In any order.
+    pub excluded: Vec<usize>,
+    /// Whether it was dispatched before and comes again, so that it has been counted as traffic already.
+    pub is_retry: bool,
+    /// Tokens that a server's context must have room for: its prompt, with a margin for the estimate, and its output budget as far
+    /// as that is known. `None`: it goes everywhere.
+    pub needed_tokens: Option<u64>,
 }
 
 impl Request {
@@ -40,6 +47,9 @@ impl Request {
             ignore_eos: false,
             is_streamed: true,
             prefix: Vec::new(),
+            excluded: Vec::new(),
+            is_retry: false,
+            needed_tokens: None,
         }
     }
 

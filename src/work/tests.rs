@@ -1,5 +1,9 @@
 //! The policies through the dispatcher: what goes where, what is held, and what never happens.
 
+mod change;
+mod limits;
+mod observed;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -23,7 +27,7 @@ fn arrive(dispatcher: &mut Dispatcher, id: u64, prompt_tokens: u64, now_s: f64) 
 fn assigned(dispatcher: &mut Dispatcher) -> Vec<(u64, usize)> {
     let pair = |outcome| match outcome {
         Outcome::Assigned { id, server, .. } => (id.0, server),
-        Outcome::Rejected { id } => panic!("{id:?} was rejected"),
+        Outcome::Rejected { id, rejection } => panic!("{id:?} was rejected: {rejection:?}"),
     };
     dispatcher.outcomes().map(pair).collect()
 }
@@ -119,11 +123,12 @@ fn without_any_server_all_wait_and_go_when_one_comes() {
 fn without_any_server_waiting_is_bounded_in_number_and_time() {
     let limits = HoldLimits { max_requests: 1, max_wait_s: 5.0, ..HoldLimits::default() };
     let mut dispatcher = Dispatcher::new(1, LLAMA3_8B_A100, Box::new(Lanes::new(None)), limits, None);
+    let no_server = |id| Outcome::Rejected { id: RequestId(id), rejection: Rejection::NoServer };
     dispatcher.server(0, false, 0.0);
     (1..3).for_each(|id| dispatcher.arrive(Request::of_tokens(id, 10), 0.0).unwrap());
-    assert_eq!(dispatcher.outcomes().collect::<Vec<_>>(), [Outcome::Rejected { id: RequestId(2) }]);
+    assert_eq!(dispatcher.outcomes().collect::<Vec<_>>(), [no_server(2)]);
     dispatcher.tick(5.5);
-    assert_eq!(dispatcher.outcomes().collect::<Vec<_>>(), [Outcome::Rejected { id: RequestId(1) }]);
+    assert_eq!(dispatcher.outcomes().collect::<Vec<_>>(), [no_server(1)]);
 }
 
 #[test]
@@ -131,9 +136,9 @@ fn a_long_prompt_that_has_waited_for_too_long_goes_behind_another_on_a_lane() {
     let limits = HoldLimits { max_wait_s: 5.0, ..HoldLimits::default() };
     let mut dispatcher = Dispatcher::new(4, LLAMA3_8B_A100, Box::new(Lanes::new(Some(1))), limits, None);
     assert_eq!([1, 2].map(|id| arrive(&mut dispatcher, id, LONG, 0.0)), [vec![(1, 3)], vec![]]);
-    dispatcher.tick(5.0);
+    dispatcher.tick(4.9);
     assert_eq!(assigned(&mut dispatcher), []);
-    dispatcher.tick(5.1);
+    dispatcher.tick(5.0);
     assert_eq!(assigned(&mut dispatcher), [(2, 3)]);
 }
 
@@ -257,8 +262,8 @@ proptest! {
             for outcome in dispatcher.outcomes() {
                 match outcome {
                     Outcome::Assigned { server, .. } => prop_assert!(up[server]),
-                    Outcome::Rejected { id } => {
-                        prop_assert_eq!(up, [false; 4]);
+                    Outcome::Rejected { id, rejection } => {
+                        prop_assert_eq!((up, rejection), ([false; 4], Rejection::NoServer));
                         live.retain(|other| *other != id.0);
                     }
                 }

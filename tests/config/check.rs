@@ -38,7 +38,7 @@ groups:
     up_to_tokens: 3000
     discover: {dns: long.svc:8100, interval: 3s}
     servers: [{address: 10.0.0.4:8100, drain: true}]
-policy: {sensitivity: 2, affinity_strength: 0.5, redirect_threshold: 0.25, neighbours: all, ties: first}
+policy: {kind: reference_bucket, sensitivity: 2, affinity_strength: 0.5, redirect_threshold: 0.25, neighbours: all, ties: first}
 limits: {max_body_size: 1MiB, max_header_size: 32KiB, max_headers: 64, max_uri_size: 8KiB, max_concurrent_per_client: 9}
 timeouts:
   connect: 1s

@@ -9,8 +9,26 @@ use serde_json::{Value, json};
 use tidegate::config::{Flags, known_keys, load};
 
 /// Numbers that bound nothing: what the policy decides by.
-const NO_LIMITS: [&str; 4] =
-    ["groups[].up_to_tokens", "policy.affinity_strength", "policy.redirect_threshold", "policy.sensitivity"];
+const NO_LIMITS: [&str; 15] = [
+    "groups[].weight",
+    "groups[].servers[].weight",
+    "policy.media_tokens.audio",
+    "policy.media_tokens.image",
+    "policy.media_tokens.video",
+    "groups[].up_to_tokens",
+    "groups[].kv_cache_tokens",
+    "groups[].servers[].kv_cache_tokens",
+    "policy.affinity_strength",
+    "policy.engine.kv_cache_tokens",
+    "policy.engine.max_num_batched_tokens",
+    "policy.lanes",
+    "policy.long_from_tokens",
+    "policy.redirect_threshold",
+    "policy.sensitivity",
+];
+
+/// What only buckets are tuned by.
+const OF_BUCKETS: [&str; 3] = ["policy.affinity_strength", "policy.redirect_threshold", "policy.sensitivity"];
 
 /// Values of every kind of limit. One of them is not the default of a key.
 const OTHERS: [&str; 6] = ["7", "7s", "70ms", "7KiB", "0.25", "9"];
@@ -24,6 +42,15 @@ fn base() -> Value {
         "access": { "keys": [{ "name": "k", "key": "sk" }] },
         "cors": { "allow_origins": ["any"] },
     })
+}
+
+/// The base for a key, in which it has an effect.
+fn base_of(key: &str) -> Value {
+    let mut root = base();
+    if OF_BUCKETS.contains(&key) {
+        root["policy"] = json!({ "kind": "reference_bucket" });
+    }
+    root
 }
 
 /// YAML in one line, all texts without quotes: a quoted `"5s"` is no duration.
@@ -41,7 +68,7 @@ fn yaml(value: &Value) -> String {
 
 /// The base with a key (`groups[].servers[].max_in_flight`) set to a value.
 fn with(key: &str, value: &str) -> Value {
-    let mut root = base();
+    let mut root = base_of(key);
     let mut place = &mut root;
     for part in key.split('.') {
         let (name, is_list) = part.strip_suffix("[]").map_or((part, false), |name| (name, true));
@@ -89,7 +116,7 @@ fn quoted(cell: &str) -> Vec<String> {
 
 /// Fails when a written default is not the one that is in force.
 fn assert_default(key: &str, default: &str) {
-    let unset = in_force(&base()).unwrap();
+    let unset = in_force(&base_of(key)).unwrap();
     let set = in_force(&with(key, default)).unwrap_or_else(|problem| panic!("{key} cannot be {default}: {problem}"));
     assert!(set == unset, "the default of {key} is not {default}");
     let is_felt = OTHERS.iter().any(|other| in_force(&with(key, other)).is_ok_and(|set| set != unset));

@@ -57,7 +57,6 @@ fn an_unknown_key_is_refused_with_the_one_that_was_meant() {
     assert_eq!(
         problems_with("up_to_tokens", "up_to_token"),
         "\
-FILE:3: groups[0].up_to_tokens: missing, expected the prompt length up to which this group is meant, in tokens
 FILE:4: groups[0].up_to_token: unknown key, did you mean up_to_tokens?"
     );
     assert_eq!(
@@ -290,7 +289,7 @@ FILE:8: groups[0].servers[1].address: missing, expected host:port, such as 10.0.
 FILE:8: groups[0].servers[1].adress: unknown key, did you mean address?
 FILE:10: groups[1].up_to_tokens: found 50, expected more than groups[0].up_to_tokens (100)
 FILE:11: groups[1].servers[0]: found 10.0.0.3:8100/v1, expected an address without a path: servers are called with the client's path
-FILE:13: policy.kind: found fastest, expected reference_bucket or reference_plain
+FILE:13: policy.kind: found fastest, expected lanes or least_work or reference_bucket or reference_plain
 FILE:14: policy.redirect_threshold: found -1, expected a number of at least 0, such as 0.1
 FILE:16: timeouts.connect: found 5, expected a duration from 1ms to 7days, such as 250ms, 5s or 10m
 FILE:17: timeouts.total: found never, expected a duration from 1ms to 7days, such as 250ms, 5s or 10m, or none
@@ -310,7 +309,7 @@ fn one_mistake_is_one_problem() {
     let plain = "groups: [{name: a, servers: [x:1]}]\npolicy: {kind: reference_plan}\n";
     assert_eq!(
         problems_of(plain),
-        "FILE:2: policy.kind: found reference_plan, expected reference_bucket or reference_plain"
+        "FILE:2: policy.kind: found reference_plan, expected lanes or least_work or reference_bucket or reference_plain"
     );
     assert_eq!(problems_of("groups: [x:1]\n"), "FILE:1: groups[0]: found x:1, expected a mapping of keys");
 }

@@ -95,7 +95,7 @@ fn grouping(call: &Value) -> Result<(), String> {
 
 fn weight(call: &Value, policy: &Policy, budget_millitokens: u64, ignore_eos: bool) -> Result<(), String> {
     let max_tokens = Budget::from_fractional_tokens(budget_millitokens as f64 / 1_000.0);
-    let demand = Demand { body_bytes: unsigned(&call["bytes"]), max_tokens, ignore_eos };
+    let demand = Demand { body_bytes: unsigned(&call["bytes"]), max_tokens, ignore_eos, work: None };
     let millitokens = policy.load_of(&demand).millitokens();
     // Loads are exact; only as a float of more than 2^53 thousandths they are not, and some of these are.
     let is_whole = millitokens.is_multiple_of(1_000);
@@ -174,6 +174,7 @@ fn server(address: &Value) -> Server {
         authorization: None,
         is_drained: false,
         limits: ServerLimits::default(),
+        traits: tidegate::work::ServerTraits::default(),
         tls: None,
     }
 }

@@ -54,9 +54,8 @@ const SKIPPED: [(&str, &str); 13] = [
 /// Requests that were cut for storing, and how long they were.
 const CUT_REQUESTS: [(&str, usize); 2] = [("http-body-5mb", 5_000_237), ("http-early-error-big-body", 5_000_227)];
 
-/// Fields that a proxy makes anew for its own connection, those that Tidegate adds, and the time of relaying, which
-/// Pingora puts in place of the server's.
-const NOT_END_TO_END: [&str; 5] = ["connection", "keep-alive", "transfer-encoding", "x-request-id", "date"];
+/// Fields that a proxy makes anew for its own connection, and those that Tidegate adds.
+const NOT_END_TO_END: [&str; 4] = ["connection", "keep-alive", "transfer-encoding", "x-request-id"];
 
 struct Capture {
     name: String,

@@ -37,12 +37,13 @@ async fn sorted() -> [Backend; 3] {
 
 /// So that servers count requests only.
 const NO_PROBES: &str = "health: { active: { enabled: false } }\n";
+const NO_ENGINES: &str = "engines: { enabled: false }\n";
 
 fn yaml(tidegate_address: impl std::fmt::Display, admin: impl std::fmt::Display, file: &Path, servers: &str) -> String {
     format!(
         "listen: \"{tidegate_address}\"\nadmin: {{ listen: \"{admin}\" }}\npolicy: {{ ties: first }}\n\
          groups: [{{ name: all, up_to_tokens: 131072, servers: [{servers}], \
-         discover: {{ file: {}, interval: 100ms }} }}]\n{NO_PROBES}",
+         discover: {{ file: {}, interval: 100ms }} }}]\n{NO_PROBES}{NO_ENGINES}",
         file.display()
     )
 }
@@ -157,7 +158,7 @@ async fn all_addresses_of_a_name_are_servers() {
     let [address, admin] = Loopback::new().free_ports();
     let text = format!(
         "listen: \"{address}\"\nadmin: {{ listen: \"{admin}\" }}\n\
-         groups: [{{ name: all, up_to_tokens: 131072, discover: {{ dns: \"localhost:{port}\" }} }}]\n{NO_PROBES}"
+         groups: [{{ name: all, up_to_tokens: 131072, discover: {{ dns: \"localhost:{port}\" }} }}]\n{NO_PROBES}{NO_ENGINES}"
     );
     let tidegate = Tidegate::start_with(address, admin, &text).await;
     let found = names(&tidegate.status().await);

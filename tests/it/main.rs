@@ -21,11 +21,13 @@ mod discovery; // servers that come and go
 mod drain; // servers that are to run empty
 mod edges; // what browsers and servers are told: CORS, forwarded headers
 mod engine; // what real servers do when their engine hangs, dies or shuts down
+mod engines; // what engines are asked, and what becomes of it
 mod estimate; // how much a request counts
 mod harness; // the support module itself, without Tidegate
 mod headers; // header fields in both directions, and the framing of responses
 mod health; // which servers are taken out of service, and how they come back
 mod http2; // HTTP/2 by its frames
+mod lanes; // routing by work: lanes, what is held, what fits where
 mod layering; // which part of the source may know which
 mod limits; // time limits and slow clients
 mod memory; // memory in use
@@ -40,6 +42,7 @@ mod streaming; // a response on its way to the client, also when it breaks
 mod support;
 mod tls_clients; // the TLS listener
 mod tls_servers; // servers that are reached over TLS
+mod trailers; // fields behind a response's body, and its date
 mod upgrade; // a successor takes the sockets over
 mod waiting; // requests that no server can take now
 mod wire; // connections: reuse, upgrades, pipelining, HTTP/1.0, h2c

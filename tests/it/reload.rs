@@ -135,7 +135,7 @@ async fn a_changed_threshold_moves_new_requests_and_no_running_one() {
     let short = Backend::start(hold(&gate, json_response(200, "{}"))).await;
     let long = Backend::start(hold(&gate, json_response(200, "{}"))).await;
     let groups = |up_to| Setup::new().group("short", up_to, [&short]).group("long", 131_072, [&long]);
-    let stay = |setup: Setup| setup.section("policy", "{ redirect_threshold: 1, ties: first }");
+    let stay = |setup: Setup| setup.section("policy", "{ kind: reference_bucket, redirect_threshold: 1, ties: first }");
     let tidegate = Tidegate::start(&stay(groups(1_000))).await;
     let mut first = tidegate.begin(&post(CHAT, &body_of(2_000))).await;
     short.requests(1).await;

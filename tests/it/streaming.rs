@@ -342,22 +342,6 @@ async fn the_pieces_of_a_response_with_a_length_are_passed_on_as_they_come() {
     assert_eq!(client.rest().await, (b"0123456789".to_vec(), End::Complete));
 }
 
-// Pingora does not pass trailers of HTTP/1.1 on (vLLM sends none).
-#[tokio::test]
-async fn trailers_are_dropped_and_disturb_nothing() {
-    let answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nx-sum: 7\r\nx-b: c\r\n\r\n";
-    let server = Backend::start(reply(&answer[..])).await;
-    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
-    let mut client = tidegate.client().await;
-    for _ in 0..3 {
-        let response = client.exchange(&post(COMPLETIONS, b"{}")).await;
-        assert_eq!((response.text().as_str(), response.end), ("ab", End::Complete));
-        assert_eq!(response.trailers, []);
-        tidegate.idle().await;
-    }
-    assert_eq!(server.connections(), 1);
-}
-
 #[tokio::test]
 async fn a_long_response_to_a_slow_reader_arrives_whole() {
     let body = body_of(20_000_000);

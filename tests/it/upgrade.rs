@@ -76,7 +76,7 @@ async fn no_request_and_no_stream_fails_across_an_upgrade_under_load() {
     let (plain, streaming) = (Backend::start(lengths()).await, Backend::start(sse_held(&gate)).await);
     let setup = with_upgrades(Setup::two_groups([&plain], [&streaming]));
     // Long prompts never cross.
-    let setup = setup.section("policy", "{ redirect_threshold: 1 }");
+    let setup = setup.section("policy", "{ kind: reference_bucket, redirect_threshold: 1 }");
     let mut old = Tidegate::start(&setup).await;
     let mut streams = Vec::new();
     for _ in 0..4 {
@@ -255,7 +255,8 @@ async fn no_request_and_no_stream_fails_in_a_minute_of_upgrades() {
     let gate = Gate::closed();
     let (plain, streaming) = (Backend::start(lengths()).await, Backend::start(sse_held(&gate)).await);
     let setup = with_upgrades(Setup::two_groups([&plain], [&streaming]));
-    let mut running = Tidegate::start(&setup.section("policy", "{ redirect_threshold: 1 }")).await;
+    let mut running =
+        Tidegate::start(&setup.section("policy", "{ kind: reference_bucket, redirect_threshold: 1 }")).await;
     let load = Load::start(&running, 4, 4);
     let begun = std::time::Instant::now();
     let (mut upgrades, mut whole_streams) = (0, 0);

@@ -78,13 +78,24 @@ fn pins_are_kept() {
 
 #[test]
 fn servers_groups_and_policy_come_from_the_configuration() {
-    let ended = with_file(&[], CONFIGURATION, ARRIVALS);
+    let buckets = format!("{CONFIGURATION}policy: {{ kind: reference_bucket }}\n");
+    let ended = with_file(&[], &buckets, ARRIVALS);
     let expected = "\
 {\"assign\":[{\"id\":\"a\",\"server\":3,\"group\":\"slow\",\"reason\":\"standard\"}],\"held\":0,\"lanes\":[]}
 {\"assign\":[{\"id\":\"b\",\"server\":0,\"group\":\"quick\",\"reason\":\"redirected\"}],\"held\":0,\"lanes\":[]}
 {\"assign\":[{\"id\":\"c\",\"server\":1,\"group\":\"quick\",\"reason\":\"standard\"}],\"held\":0,\"lanes\":[]}
 ";
     assert_eq!((ended.code, ended.stdout.as_str(), ended.stderr.as_str()), (Some(0), expected, ""));
+    // Pins, and what a server takes.
+    let pinned = CONFIGURATION.replace("10.0.0.4:8100", "{ address: 10.0.0.4:8100, max_model_len: 50000 }");
+    let pinned = format!("{pinned}policy: {{ lanes: 2, long_from_tokens: 40 }}\n");
+    let ended = with_file(&[], &pinned, ARRIVALS);
+    let replies: Vec<&str> = ended.stdout.lines().collect();
+    assert!(
+        replies[0].contains("\"id\":\"a\",\"server\":2,") && replies[0].ends_with("\"lanes\":[2,3]}"),
+        "{replies:?}"
+    );
+    assert!(replies[2].contains("\"id\":\"c\",\"server\":3,"), "{replies:?}");
     // The drained server is no lane.
     let ended = with_file(&["--policy", "lanes", "--lanes", "1"], CONFIGURATION, ARRIVALS);
     assert!(ended.stdout.starts_with("{\"assign\":[{\"id\":\"a\",\"server\":3,\"group\":\"long\""), "{}", ended.stdout);

@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pingora::apps::ServerApp;
 use pingora::protocols::Stream;
-use pingora::proxy::http_proxy;
+use pingora::proxy::{HttpProxy, http_proxy};
 use tidegate::balance::Balancer;
 use tidegate::config::{self, Flags};
 use tidegate::drain::Drain;
@@ -52,6 +51,7 @@ pub(crate) fn check(input: &[u8]) {
 struct Rig {
     runtime: Runtime,
     clients: Arc<ClientConnections>,
+    proxy: Arc<HttpProxy<Proxy>>,
     balancer: Arc<Balancer>,
     server: Server,
     shutdown: (watch::Sender<bool>, watch::Receiver<bool>),
@@ -76,8 +76,8 @@ impl Rig {
         let drain = Arc::new(Drain::default());
         let health = Arc::new(Health::new(Arc::clone(&live)));
         let proxy = http_proxy(&Arc::default(), Proxy::new(Arc::clone(&live), health, Arc::clone(&drain)));
-        let clients = ClientConnections::new(proxy, live, drain);
-        Self { runtime, clients: Arc::new(clients), balancer, server, shutdown: watch::channel(false) }
+        let (clients, proxy) = (Arc::new(ClientConnections::new(live, drain)), Arc::new(proxy));
+        Self { runtime, clients, proxy, balancer, server, shutdown: watch::channel(false) }
     }
 
     async fn check(&self, input: &[u8]) {
@@ -87,7 +87,8 @@ impl Rig {
             read_to += length;
         }
         let (mut client, connection) = tokio::io::duplex(1 << 20);
-        let serving = tokio::spawn(serve(Arc::clone(&self.clients), connection, self.shutdown.1.clone()));
+        let (clients, proxy) = (Arc::clone(&self.clients), Arc::clone(&self.proxy));
+        let serving = tokio::spawn(serve(clients, proxy, connection, self.shutdown.1.clone()));
         client.write_all(input).await.expect("the pipe takes all");
 
         let mut answer = Vec::new();
@@ -125,10 +126,15 @@ impl Rig {
 }
 
 /// What Pingora does with a connection that it has accepted.
-async fn serve(clients: Arc<ClientConnections>, connection: DuplexStream, shutdown: watch::Receiver<bool>) {
+async fn serve(
+    clients: Arc<ClientConnections>,
+    proxy: Arc<HttpProxy<Proxy>>,
+    connection: DuplexStream,
+    shutdown: watch::Receiver<bool>,
+) {
     let mut stream: Option<Stream> = Some(Box::new(connection));
     while let Some(open) = stream.take() {
-        stream = clients.process_new(open, &shutdown).await;
+        stream = clients.serve(&proxy, open, &shutdown).await;
     }
 }
 

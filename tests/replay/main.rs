@@ -6,6 +6,7 @@
 
 mod body;
 mod config;
+mod content;
 mod head;
 mod mutate;
 mod strict;
@@ -46,6 +47,11 @@ fn run(check: fn(&[u8]), input: &[u8], name: &str) {
 #[test]
 fn bodies_are_measured_as_a_tree_says() {
     replay("body", 20_000, body::check);
+}
+
+#[test]
+fn what_is_found_in_a_body_is_bounded_by_its_size() {
+    replay("content", 3_000, content::check);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::fmt::Display;
 use serde_json::Value;
 
 use super::{
-    AdminAccess, Config, Group, QueueLimits, Retry, Server, ServerLimits, ServerTls, Shutdown, Timeouts, TlsListen,
+    AdminAccess, Config, Group, QueueLimits, Retry, Server, ServerLimits, ServerTls, Shutdown, Timeouts, TlsListen, Traits,
     summary,
 };
 
@@ -46,6 +46,7 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
         timeouts,
         retry,
         health,
+        engines,
         queue,
         strip_request_headers,
         upstream_authorization,
@@ -79,6 +80,7 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
     changes.timeouts(&old.timeouts, timeouts);
     changes.retry(&old.retry, retry);
     changes.health(&old.health, health);
+    changes.engines(old.engines.as_ref(), engines.as_ref());
     changes.queue(&old.queue, queue);
     let (old_strip, new_strip) = (&old.strip_request_headers, strip_request_headers);
     changes.value("headers.strip", &summary::list(old_strip), &summary::list(new_strip));
@@ -147,6 +149,10 @@ impl Changes {
             if let (Some(old), Some(new)) = (old.and_then(limits), limits(group)) {
                 self.limits(&key("discovered servers'"), &old, &new);
             }
+            let traits = |group: &Group| group.discover.as_ref().map(|discover| discover.traits);
+            if let (Some(old), Some(new)) = (old.and_then(traits), traits(group)) {
+                self.traits(&key("discovered servers'"), &old, &new);
+            }
             let tls = |group: &Group| server_tls(group.discover.as_ref().and_then(|discover| discover.tls.as_ref()));
             self.value(&key("discovered servers' tls"), &old.map_or_else(|| server_tls(None), tls), &tls(group));
         }
@@ -164,7 +170,7 @@ impl Changes {
                 self.0.push(format!("server {authority}: added to {group}"));
                 continue;
             };
-            let Server { name, host: _, port: _, authorization, is_drained, limits, tls } = server;
+            let Server { name, host: _, port: _, authorization, is_drained, limits, traits, tls } = server;
             let key = |key: &str| format!("server {authority} {key}");
             self.value(&key("group"), &before.group, group);
             if before.group == *group {
@@ -174,6 +180,7 @@ impl Changes {
             self.secret(&key("api_key"), &before.server.authorization, authorization);
             self.value(&key("drain"), &before.server.is_drained, is_drained);
             self.limits(&format!("server {authority}"), &before.server.limits, limits);
+            self.traits(&format!("server {authority}"), &before.server.traits, traits);
             self.value(&key("tls"), &server_tls(before.server.tls.as_ref()), &server_tls(tls.as_ref()));
         }
     }
@@ -183,6 +190,13 @@ impl Changes {
         let shown = |limit: Option<u64>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
         self.value(&format!("{whose} max_in_flight"), &shown(old.max_in_flight), &shown(*max_in_flight));
         self.value(&format!("{whose} max_active_tokens"), &shown(old.max_active_tokens), &shown(*max_active_tokens));
+    }
+
+    fn traits(&mut self, whose: &str, old: &Traits, new: &Traits) {
+        let shown = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
+        for ((key, old), (_, new)) in summary::named_traits(old).into_iter().zip(summary::named_traits(new)) {
+            self.value(&format!("{whose} {key}"), &shown(old), &shown(new));
+        }
     }
 
     fn timeouts(&mut self, old: &Timeouts, new: &Timeouts) {
@@ -334,9 +348,23 @@ mod tests {
 
     #[test]
     fn ranges_policy_and_sources_are_shown_before_and_after() {
-        let wider = BASE.replace("up_to_tokens: 10", "up_to_tokens: 15");
-        let [policy] = changes(&wider).try_into().unwrap();
+        let buckets = format!("{BASE}policy: {{kind: reference_bucket}}\n");
+        let wider = buckets.replace("up_to_tokens: 10", "up_to_tokens: 15");
+        let [policy] = difference(&of_text(&buckets), &of_text(&wider)).changes.try_into().unwrap();
         assert!(policy.starts_with("ranges: a prompts from 0 to below 10 tokens; b"), "{policy}");
+        let [policy, ranges] = changes(&buckets).try_into().unwrap();
+        assert!(
+            policy.starts_with("policy: lanes, lanes auto, max_hold 2m, long_from_tokens auto, engine"),
+            "{policy}"
+        );
+        assert!(ranges.starts_with("ranges: a all prompts; b all prompts -> a prompts from 0"), "{ranges}");
+        let pinned =
+            format!("{BASE}policy: {{kind: least_work, long_from_tokens: 9, engine: {{kv_cache_tokens: 7}}}}\n");
+        let expected = " -> least_work, long_from_tokens 9, engine llama3-8b-a100, max_num_batched_tokens 8192, \
+                        kv_cache_tokens 7, media_tokens image 1369, audio 750, video 4784";
+        assert!(changes(&pinned)[0].ends_with(expected), "{:?}", changes(&pinned));
+        let traits = BASE.replace("name: b,", "name: b, max_model_len: 9,");
+        assert_eq!(changes(&traits), ["server z:1 max_model_len: auto -> 9"]);
         let source = BASE.replace("name: b,", "name: b, discover: {dns: 'n:1'},");
         assert_eq!(changes(&source), ["group b discover: none -> dns n:1"]);
         let limited = format!("{source}queue: {{server_max_in_flight: 4}}\n");

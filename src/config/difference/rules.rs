@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use super::{Changes, summary};
 use crate::access::{Allowed, Cors, HeaderLimits, KeyLimits, Keys, Rules};
+use crate::config::Engines;
 use crate::config::health::{ActiveChecks, Health, PassiveChecks, Probation};
 
 const NONE: &str = "none";
@@ -97,6 +98,15 @@ impl Changes {
         self.value("health.probation.successes", &old.probation.successes, successes);
     }
 
+    pub(super) fn engines(&mut self, old: Option<&Engines>, new: Option<&Engines>) {
+        self.value("engines.enabled", &old.is_some(), &new.is_some());
+        if let (Some(old), Some(Engines { interval, timeout })) = (old, new) {
+            let shown = |limit| summary::or_none(Some(limit));
+            self.value("engines.interval", &shown(old.interval), &shown(*interval));
+            self.value("engines.timeout", &shown(old.timeout), &shown(*timeout));
+        }
+    }
+
     fn probes(&mut self, old: &ActiveChecks, new: &ActiveChecks) {
         let ActiveChecks { method, path, expected, interval, timeout, failures, successes, headers } = new;
         let shown = |limit| summary::or_none(Some(limit));
@@ -170,6 +180,9 @@ mod tests {
 
     #[test]
     fn how_servers_are_judged_is_named() {
+        let engines = |section: &str| changes(&format!("{BASE}engines: {section}\n"));
+        assert_eq!(engines("{interval: 3s, timeout: 1s}"), ["engines.interval: 10s -> 3s", "engines.timeout: 2s -> 1s"]);
+        assert_eq!(engines("{enabled: false, interval: 3s}"), ["engines.enabled: true -> false"]);
         let new = "health: {active: {path: /ping, headers: ['x-key: sk-secret']}, passive: {enabled: false}, \
                    probation: {successes: 9}}\n";
         assert_eq!(

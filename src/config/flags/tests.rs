@@ -26,6 +26,11 @@ const FILE: &str = "listen: [127.0.0.1:7000, 127.0.0.2:7001]\n\
                     - {name: a, up_to_tokens: 10, servers: [x:1, y:1]}\n\
                     - {name: b, up_to_tokens: 20, servers: [z:1]}\n";
 
+/// The same with the policy that uses the bounds.
+fn buckets() -> String {
+    format!("{FILE}policy: {{kind: reference_bucket}}\n")
+}
+
 /// The flags over a file; errors without the file's name.
 fn over(file: &str, flags: &Flags) -> Result<Config, String> {
     let mut written = tempfile::NamedTempFile::new().unwrap();
@@ -46,7 +51,7 @@ fn groups(config: &Config) -> String {
 
 fn bounds(config: &Config) -> Vec<(u64, u64)> {
     match &config.policy {
-        Policy::ReferencePlain => Vec::new(),
+        Policy::ReferencePlain | Policy::ByWork(_) => Vec::new(),
         Policy::ReferenceBucket(buckets) => buckets.ranges().iter().map(|range| (range.from, range.to)).collect(),
     }
 }
@@ -154,7 +159,7 @@ fn all_problems_with_flags_are_reported_at_once() {
 
 #[test]
 fn a_file_is_left_alone_without_flags() {
-    let config = over(FILE, &Flags::default()).unwrap();
+    let config = over(&buckets(), &Flags::default()).unwrap();
     assert_eq!(listen(&config), "127.0.0.1:7000 127.0.0.2:7001");
     assert_eq!((groups(&config), bounds(&config)), ("a: x:1 y:1; b: z:1".into(), vec![(0, 10), (10, 20)]));
     assert_eq!((config.ties, config.retry.base_delay), (Ties::LeastRecentlyUsed, Duration::from_millis(50)));
@@ -183,7 +188,7 @@ fn servers_replace_the_files_over_its_groups() {
 fn bounds_replace_the_files() {
     let bounds_of = |threshold, max| {
         let flags = Flags { server_group_threshold: threshold, max_request_tokens: max, ..Flags::default() };
-        over(FILE, &flags).map(|config| bounds(&config))
+        over(&buckets(), &flags).map(|config| bounds(&config))
     };
     assert_eq!(bounds_of(Some(15), None), Ok(vec![(0, 15), (15, 20)]));
     assert_eq!(bounds_of(None, Some(30)), Ok(vec![(0, 10), (10, 30)]));

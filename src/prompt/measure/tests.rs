@@ -105,7 +105,7 @@ fn white_space_and_a_byte_order_mark_change_only_the_size() {
     let body = "\u{feff} \r\n\t{ \"max_tokens\" : 9 ,\n\"ignore_eos\" : true } \n";
     assert_eq!(
         measure(body.as_bytes()),
-        Demand { body_bytes: body.len() as u64, max_tokens: Budget::from_tokens(9), ignore_eos: true }
+        Demand { body_bytes: body.len() as u64, max_tokens: Budget::from_tokens(9), ignore_eos: true, work: None }
     );
 }
 
@@ -113,7 +113,8 @@ fn white_space_and_a_byte_order_mark_change_only_the_size() {
 fn what_stands_before_a_nan_or_a_break_counts() {
     for end in ["NaN}", "-Infinity}", "\"unfinished", "", "\"\u{1}\"}", "01}"] {
         let body = format!(r#"{{"max_tokens":9,"ignore_eos":1,"temperature":{end}"#);
-        let expected = Demand { body_bytes: body.len() as u64, max_tokens: Budget::from_tokens(9), ignore_eos: true };
+        let expected =
+            Demand { body_bytes: body.len() as u64, max_tokens: Budget::from_tokens(9), ignore_eos: true, work: None };
         assert_eq!(measure(body.as_bytes()), expected, "{body}");
     }
     assert_eq!(max_tokens(r#"{"max_tokens":NaN}"#), DEFAULT_MAX_TOKENS);

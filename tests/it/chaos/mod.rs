@@ -257,7 +257,7 @@ async fn print_metrics(tidegate: &Tidegate) {
         (
             "tidegate_attempts_total",
             "result",
-            &["answered", "broken", "client_gone", "connect_failed", "refused_5xx", "timed_out"][..],
+            &["answered", "broken", "client_gone", "connect_failed", "refused_5xx", "timed_out", "too_long"][..],
         ),
         ("tidegate_retries_total", "reason", &["connect", "reset", "status"]),
         (

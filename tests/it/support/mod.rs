@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 pub(crate) use address::{BlackHole, Loopback, closed_address};
 pub(crate) use backend::{Backend, Conn, Line, Received};
 pub(crate) use behaviour::{
-    Gate, echo, hold, lengths, reply, reply_then_close, silent, sse, sse_answer, sse_event, sse_held,
+    Gate, echo, hold, lengths, opened, reply, reply_then_close, silent, sse, sse_answer, sse_event, sse_held,
 };
 pub(crate) use client::Client;
 pub(crate) use h2c::H2Client;

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use super::Backend;
 
-/// Groups of servers, and sections of the file as YAML text. Retries are quick, servers get no probes that a test would
-/// have to tell from its requests, everything else is as by default.
+/// Groups of servers, and sections of the file as YAML text. Retries are quick, servers get no questions of Tidegate's own
+/// that a test would have to tell from its requests, everything else is as by default.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     groups: Vec<(String, u64, Vec<String>)>,
@@ -22,6 +22,7 @@ impl Setup {
             .section("policy", "{ kind: reference_bucket, ties: first }")
             .section("retry", "{ max_attempts: 3, base_delay: 1ms, max_delay: 5ms }")
             .section("health", "{ active: { enabled: false } }")
+            .section("engines", "{ enabled: false }")
             .section("pingora", "{ threads: 2 }")
     }
 

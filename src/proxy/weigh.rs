@@ -1,0 +1,116 @@
+//! From a body to what the policy is asked with: how long the prompt is, and what the answer may be.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pingora::{Error, ErrorType, Result};
+
+use super::Proxy;
+use super::context::RequestContext;
+use crate::balance::Policy;
+use crate::prompt::{self, Content, Demand, Endpoint, Estimate, Work};
+
+/// Bodies up to this length, in bytes, are measured where they are.
+const MEASURED_IN_PLACE: usize = 256 << 10;
+
+/// By how much an estimate is taken to be too low when a server is looked for that has room, in percent.
+const ROOM_MARGIN_PERCENT: u64 = 10;
+
+/// By how much an estimate has to be above what any server takes for the request to be refused, in percent: who refuses
+/// has to be sure.
+const REFUSAL_MARGIN_PERCENT: u64 = 30;
+
+impl Proxy {
+    /// Measures a body, for the policy that is in force.
+    pub(super) async fn weigh(&self, body: &Bytes, ctx: &mut RequestContext) -> Result<Demand> {
+        let endpoint = ctx.endpoint;
+        let is_by_work = matches!(ctx.config().policy, Policy::ByWork(_));
+        let (mut demand, content) = measure(body, endpoint, is_by_work).await?;
+        if let Some(content) = content {
+            let estimate = self.live.estimator().lock().estimate(endpoint, &content);
+            demand.work = Some(Arc::new(work(content, &estimate)));
+            ctx.estimate = Some(estimate);
+        }
+        Ok(demand)
+    }
+
+    /// An answer has come to its end: learns from what its server has counted. Returns how many tokens were generated,
+    /// as far as that is known.
+    pub(super) fn learn(&self, ctx: &mut RequestContext) -> Option<u64> {
+        let written = ctx.watch.take_written();
+        let usage = prompt::usage(&written.tail);
+        if let (Some(usage), Some(estimate)) = (usage, &ctx.estimate) {
+            let error = self.live.estimator().lock().learn(estimate, usage.prompt_tokens);
+            self.metrics.estimated(estimate.class().label(), error.relative());
+            if let Some(server) = &ctx.server {
+                server.engine().lock().prompts.told(estimate.tokens());
+            }
+        }
+        usage.and_then(|usage| usage.completion_tokens).or(written.events)
+    }
+}
+
+/// Measures a body; a long one on another thread, so that reading it (10 ms for 8 MiB of escapes) does not hold up
+/// the other requests of this one.
+async fn measure(body: &Bytes, endpoint: Endpoint, is_by_work: bool) -> Result<(Demand, Option<Content>)> {
+    let measure = move |body: &[u8]| {
+        let content = is_by_work.then(|| prompt::content(endpoint, body));
+        (prompt::measure(body), content)
+    };
+    if body.len() <= MEASURED_IN_PLACE {
+        return Ok(measure(body));
+    }
+    let body = body.clone();
+    tokio::task::spawn_blocking(move || measure(&body))
+        .await
+        .map_err(|error| Error::because(ErrorType::InternalError, "while measuring a body", error))
+}
+
+/// What an engine has to do for a request.
+fn work(content: Content, estimate: &Estimate) -> Work {
+    let tokens = estimate.tokens();
+    // Each prompt of a batch has a context of its own, and so has each answer. One token is always generated.
+    let of_one = |tokens: u64| {
+        let answer = content.answer_tokens_limit.unwrap_or(1);
+        tokens.div_ceil(content.prompts.max(1)).saturating_add(answer)
+    };
+    let guessed = estimate.media_tokens().min(tokens);
+    let estimated = tokens.saturating_sub(estimate.exact_tokens()).saturating_sub(guessed);
+    let part = |percent: u64| estimated.saturating_mul(percent) / 100;
+    Work {
+        prompt_tokens: tokens,
+        output_limit_tokens: content.output_tokens_limit,
+        needed_tokens: Some(of_one(tokens.saturating_add(part(ROOM_MARGIN_PERCENT)))),
+        surely_needed_tokens: of_one(tokens.saturating_sub(guessed).saturating_sub(part(REFUSAL_MARGIN_PERCENT))),
+        is_streamed: content.is_streamed,
+        prefix: content.prefix,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prompt::{MediaCosts, TokenEstimator};
+
+    fn needed(body: &serde_json::Value) -> (u64, u64, u64) {
+        let content = prompt::content(Endpoint::Completions, body.to_string().as_bytes());
+        let estimate = TokenEstimator::new(MediaCosts::default()).estimate(Endpoint::Completions, &content);
+        let work = work(content, &estimate);
+        (work.prompt_tokens, work.needed_tokens.unwrap(), work.surely_needed_tokens)
+    }
+
+    #[test]
+    fn what_is_counted_has_no_margin_and_what_is_estimated_has_one() {
+        let ids: Vec<u32> = (0..100).collect();
+        assert_eq!(needed(&serde_json::json!({ "prompt": ids, "max_tokens": 50 })), (100, 150, 150));
+        let text = "the water stands high behind the gate and falls when it opens ".repeat(100);
+        let (tokens, room, sure) = needed(&serde_json::json!({ "prompt": text, "max_tokens": 50 }));
+        assert!(tokens > 800 && room > tokens + 50 && sure < tokens + 50, "{tokens}, {room}, {sure}");
+    }
+
+    #[test]
+    fn each_prompt_of_a_batch_has_a_context_of_its_own() {
+        let ids = vec![vec![1_u32; 60]; 5];
+        assert_eq!(needed(&serde_json::json!({ "prompt": ids, "max_tokens": 50 })), (300, 110, 110));
+    }
+}
