@@ -174,7 +174,7 @@ fn server(address: &Value) -> Server {
         authorization: None,
         is_drained: false,
         limits: ServerLimits::default(),
-        traits: tidegate::work::ServerTraits::default(),
+        traits: tidegate::config::Traits::default(),
         tls: None,
     }
 }
