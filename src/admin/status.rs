@@ -82,7 +82,6 @@ struct ServerStatus<'a> {
     engine: Option<EngineStatus>,
 }
 
-
 #[derive(Serialize)]
 struct RefusedStatus {
     at: String,

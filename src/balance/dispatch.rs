@@ -8,7 +8,9 @@ use std::sync::Arc;
 use super::policy::{ByWork, WorkKind};
 use super::{Admission, Topology, Tried, Unavailable, Usage};
 use crate::prompt::{Demand, Work};
-use crate::work::{self, Coefficients, Dispatcher, EngineState, Observation, Outcome, Rejection, Request, RequestId, ServerSpec, ServerTraits};
+use crate::work::{
+    self, Coefficients, Dispatcher, EngineState, Observation, Outcome, Rejection, Request, RequestId, ServerSpec, ServerTraits,
+};
 
 /// Tells the time, in seconds since any epoch.
 pub type Clock = Arc<dyn Fn() -> f64 + Send + Sync>;

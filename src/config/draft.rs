@@ -16,8 +16,8 @@ use super::tls::{TlsDraft, UpstreamTlsDraft};
 use super::traits::OwnTraits;
 use super::yaml::Node;
 use super::{
-    AdminAccess, Engines, Environment, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts, access, discover, secret, settings,
-    value,
+    AdminAccess, Engines, Environment, QueueLimits, Retry, ServerLimits, Shutdown, Timeouts, access, discover, secret,
+    settings, value,
 };
 use crate::access::Rules;
 use crate::balance::Ties;

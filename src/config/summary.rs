@@ -136,12 +136,7 @@ pub(super) fn named_traits(traits: &Traits) -> [(&'static str, Option<String>); 
         Prefers::Long => "long".to_owned(),
         Prefers::Short => "short".to_owned(),
     });
-    [
-        ("max_model_len", most),
-        ("kv_cache_tokens", shown(kv_tokens)),
-        ("weight", weight),
-        ("prefer", prefer),
-    ]
+    [("max_model_len", most), ("kv_cache_tokens", shown(kv_tokens)), ("weight", weight), ("prefer", prefer)]
 }
 
 /// The prompts that a group is for.

@@ -118,9 +118,8 @@ mod tests {
 
     #[test]
     fn what_is_configured_counts_more_than_what_a_server_says() {
-        let resolved = |max_model_len, reported| {
-            Traits { max_model_len, ..Traits::default() }.resolved(reported).max_model_len
-        };
+        let resolved =
+            |max_model_len, reported| Traits { max_model_len, ..Traits::default() }.resolved(reported).max_model_len;
         assert_eq!(resolved(MaxModelLen::Auto, None), None);
         assert_eq!(resolved(MaxModelLen::Auto, Some(7)), Some(7));
         assert_eq!(resolved(MaxModelLen::Unknown, Some(7)), None);

@@ -172,7 +172,8 @@ mod tests {
 
     #[test]
     fn labels_may_have_anything_in_quotes() {
-        let page = "  vllm:num_requests_running{model=\"a } 9 \\\" {\",b=\"\\\\\"} 4\r\nvllm:num_requests_waiting \t 1\n";
+        let page =
+            "  vllm:num_requests_running{model=\"a } 9 \\\" {\",b=\"\\\\\"} 4\r\nvllm:num_requests_waiting \t 1\n";
         assert_eq!(state(page), Some((4, 1, None)));
     }
 

@@ -54,7 +54,8 @@ mod tests {
 
     #[test]
     fn what_is_no_list_is_refused() {
-        for text in ["", "<html>", "[]", "{}", r#"{"data":{}}"#, r#"{"data":[5]}"#, r#"{"data":[{"max_model_len":1}]"#] {
+        for text in ["", "<html>", "[]", "{}", r#"{"data":{}}"#, r#"{"data":[5]}"#, r#"{"data":[{"max_model_len":1}]"#]
+        {
             assert!(max_model_len(text.as_bytes()).is_err(), "{text}");
         }
         assert!(max_model_len("[".repeat(1 << 20).as_bytes()).is_err(), "however deep it is");

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use http::header::{ACCEPT, AUTHORIZATION, CONNECTION, HOST, USER_AGENT};
+use pingora::Error;
 use pingora::connectors::ConnectorOptions;
 use pingora::connectors::http::Connector;
 use pingora::http::RequestHeader;
-use pingora::Error;
 
 use crate::config::{Config, Timeouts};
 use crate::tls;

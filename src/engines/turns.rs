@@ -75,7 +75,8 @@ impl Turns {
             }
         }
         self.show(server);
-        let next = if is_asked_for_models(server) { self.next_metrics.min(self.next_models) } else { self.next_metrics };
+        let next =
+            if is_asked_for_models(server) { self.next_metrics.min(self.next_models) } else { self.next_metrics };
         next.saturating_duration_since(Instant::now())
     }
 
@@ -123,7 +124,8 @@ impl Turns {
         let found = asked.and_then(|()| Ok(models::max_model_len(&list)?));
         let Some(max_model_len) = self.heard(server, Wanted::Models, found) else { return false };
         if self.live.reported_max_model_len(server, max_model_len) {
-            let most = max_model_len.map_or_else(|| "of any length".to_owned(), |most| format!("of up to {most} tokens"));
+            let most =
+                max_model_len.map_or_else(|| "of any length".to_owned(), |most| format!("of up to {most} tokens"));
             log::info!("server {} takes requests {most}, with their answers (max_model_len)", server.name());
         }
         true

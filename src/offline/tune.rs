@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use super::progress::Progress;
 use super::simulate::{threads_of, warn};
 use super::{DEFAULT_SERVERS, Failure, groups, profile};
+use crate::balance::Policy;
 use crate::cli::{ModelArgs, TrafficArgs, TuneArgs};
 use crate::config::Config;
 use crate::drive::Setup;
@@ -49,12 +50,16 @@ fn source(traffic: &TrafficArgs) -> Source {
     trace.map(Source::Trace).or(log.map(Source::Log)).or(mix.map(Source::Mix)).expect("one of them is required")
 }
 
-/// What runs with this configuration.
+/// What runs with this configuration. The engines are simulated alike, so the weights of its servers are left out.
 fn present(config: &Config, profile: Profile) -> Result<Setup, Failure> {
     let groups = groups(config)?;
     let servers = groups.sizes.iter().sum();
-    let name = groups.policy.name();
-    Ok(Setup { profile, groups: Some(groups), ..Setup::new(name, servers) })
+    let setup = Setup::new(groups.policy.name(), servers);
+    let setup = match &config.policy {
+        Policy::ByWork(by_work) => setup.as_configured(by_work),
+        _ => setup,
+    };
+    Ok(Setup { profile, groups: Some(groups), ..setup })
 }
 
 fn write_speeds(notes: &LogNotes, profile: &Profile, output: &mut impl Write) -> io::Result<()> {
@@ -64,9 +69,9 @@ fn write_speeds(notes: &LogNotes, profile: &Profile, output: &mut impl Write) ->
     }
     writeln!(
         output,
-        "\nThe servers are not equally fast (1 is their mean, by the quickest first tokens in the log); give them weights in this proportion:"
+        "\nThe servers are not equally fast (by the quickest first tokens in the log; 1 is their mean). For each under servers:"
     )?;
-    speeds
-        .iter()
-        .try_for_each(|speed| writeln!(output, "  {} {:.2} ({} requests)", speed.server, speed.speed, speed.requests))
+    speeds.iter().try_for_each(|speed| {
+        writeln!(output, "  weight: {:.2}  # {}, {} requests", speed.speed, speed.server, speed.requests)
+    })
 }

@@ -37,8 +37,11 @@ const FINAL_SEEDS: std::ops::Range<u64> = 1_000..1_003;
 const NOBODY_PAYS: [Figure; 5] =
     [Figure::ShortTtftP99, Figure::LongTtftMean, Figure::LongTtftP99, Figure::TtftMean, Figure::LatencyMean];
 
-/// A gain that is smaller is not worth a pin, however sure it is.
+/// A gain that is smaller is not worth a change, however sure it is.
 pub(super) const LEAST_GAIN: f64 = 0.05;
+
+/// What has to be kept right by hand when the traffic changes must gain more than what follows it.
+const LEAST_GAIN_OF_PINS: f64 = 0.1;
 
 /// Finds what suits the traffic best.
 ///
@@ -119,7 +122,9 @@ fn choose(study: &Study, finalists: &[Candidate]) -> usize {
     };
     let is_better = |place: &usize| {
         let change = change(study, 0, [default, *place], Figure::StretchMean);
-        change.is_some_and(|change| change.is_less() && change.share <= -LEAST_GAIN)
+        let is_pinned = finalists[*place].pins.complexity() > 0;
+        let least_gain = if is_pinned { LEAST_GAIN_OF_PINS } else { LEAST_GAIN };
+        change.is_some_and(|change| change.is_less() && change.share <= -least_gain)
             && !NOBODY_PAYS.into_iter().any(|figure| is_worse(*place, figure))
     };
     let better: Vec<usize> = (0..finalists.len()).filter(|place| *place != default).filter(is_better).collect();

@@ -60,8 +60,8 @@ impl Observation {
     /// what a request holds in the mean.
     pub(super) fn foreign(&self, kv_tokens: u64, mean_context_tokens: f64, now_s: f64) -> Foreign {
         let share = 1.0 - (now_s - self.at_s).max(0.0) / self.valid_for_s;
-        // Also when it counts for no time at all, which makes this NaN.
-        if !(share > 0.0) {
+        // Also when it counts for no time at all, or for none that makes sense.
+        if !(self.valid_for_s > 0.0 && share > 0.0) {
             return Foreign::default();
         }
         let more = self.drift_requests().max(0.0);

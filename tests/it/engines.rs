@@ -131,7 +131,8 @@ fn setup<'a>(servers: impl IntoIterator<Item = &'a Served>, engines: &str) -> Se
 fn completion(prompt_bytes: usize) -> Vec<u8> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let prose = format!("Number {number}. ") + &"The gate opens when the water stands high enough. ".repeat(prompt_bytes / 50 + 1);
+    let prose = format!("Number {number}. ")
+        + &"The gate opens when the water stands high enough. ".repeat(prompt_bytes / 50 + 1);
     let body = serde_json::json!({ "model": "m", "stream": true, "max_tokens": 9, "prompt": &prose[..prompt_bytes] });
     post(COMPLETIONS, body.to_string().as_bytes())
 }

@@ -390,7 +390,10 @@ async fn a_too_long_request_is_the_servers_to_refuse_when_no_other_takes_more() 
     for setup in [
         Setup::one_group([&small]),
         Setup::one_group([&small, &twin]),
-        Setup::one_group([&small, &twin].map(|server| format!("{{ address: \"{}\", max_model_len: 9000 }}", server.address()))).section("policy", "{ kind: lanes }"),
+        Setup::one_group(
+            [&small, &twin].map(|server| format!("{{ address: \"{}\", max_model_len: 9000 }}", server.address())),
+        )
+        .section("policy", "{ kind: lanes }"),
     ] {
         let tidegate = Tidegate::start(&setup).await;
         small.forget();

@@ -65,7 +65,11 @@ fn idle_servers_are_left_alone() {
 fn servers_of_unequal_speed_are_found_in_the_log() {
     let ended = tune(&["--log", "-", "--load", "0.5"], &chats(2.0));
     assert!(ended.stdout.contains("The servers are not equally fast"), "{}", ended.stdout);
-    assert!(ended.stdout.contains("\n  gpu0 1.33 (") && ended.stdout.contains("\n  gpu1 0.67 ("), "{}", ended.stdout);
+    assert!(
+        ended.stdout.contains("\n  weight: 1.33  # gpu0, ") && ended.stdout.contains("\n  weight: 0.67  # gpu1, "),
+        "{}",
+        ended.stdout
+    );
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::fmt::Display;
 use serde_json::Value;
 
 use super::{
-    AdminAccess, Config, Group, QueueLimits, Retry, Server, ServerLimits, ServerTls, Shutdown, Timeouts, TlsListen, Traits,
-    summary,
+    AdminAccess, Config, Group, QueueLimits, Retry, Server, ServerLimits, ServerTls, Shutdown, Timeouts, TlsListen,
+    Traits, summary,
 };
 
 /// What a new configuration changes.

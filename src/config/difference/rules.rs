@@ -181,7 +181,10 @@ mod tests {
     #[test]
     fn how_servers_are_judged_is_named() {
         let engines = |section: &str| changes(&format!("{BASE}engines: {section}\n"));
-        assert_eq!(engines("{interval: 3s, timeout: 1s}"), ["engines.interval: 10s -> 3s", "engines.timeout: 2s -> 1s"]);
+        assert_eq!(
+            engines("{interval: 3s, timeout: 1s}"),
+            ["engines.interval: 10s -> 3s", "engines.timeout: 2s -> 1s"]
+        );
         assert_eq!(engines("{enabled: false, interval: 3s}"), ["engines.enabled: true -> false"]);
         let new = "health: {active: {path: /ping, headers: ['x-key: sk-secret']}, passive: {enabled: false}, \
                    probation: {successes: 9}}\n";
