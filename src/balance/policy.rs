@@ -2,7 +2,7 @@
 
 use super::{Buckets, Load};
 use crate::prompt::{Demand, MediaCosts};
-use crate::work::{self, Dispatcher, HoldLimits, Lanes, LeastWork, Profile, ServerSpec, Settings};
+use crate::work::{self, Dispatcher, HoldLimits, Lanes, Learning, LeastWork, Profile, ServerSpec, Settings};
 
 /// How a request finds its group.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,7 +59,9 @@ impl ByWork {
     /// A dispatcher for these servers, to which nothing has happened yet.
     #[must_use]
     pub fn dispatcher(&self, servers: &[ServerSpec]) -> Dispatcher {
-        Dispatcher::of_servers(servers, self.settings(), self.policy())
+        let mut dispatcher = Dispatcher::of_servers(servers, self.settings(), self.policy());
+        dispatcher.learn(Learning::USUAL);
+        dispatcher
     }
 }
 

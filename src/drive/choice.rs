@@ -76,7 +76,7 @@ impl Setup {
             lanes: None,
             long_from_tokens: None,
             hold: HoldLimits::default(),
-            learning: Learning { coefficients: true, speeds: false },
+            learning: Learning::USUAL,
             groups: None,
             group_threshold: 32_768,
             max_request_tokens: 131_072,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::drive::Setup;
-use crate::work::{LLAMA3_8B_A100, LLAMA3_70B_TP8, Profile, ServerTraits};
+use crate::work::{LLAMA3_8B_A100, LLAMA3_70B_TP8, Learning, Profile, ServerTraits};
 
 fn plan(policies: &[&str], servers: usize, belief: Profile) -> Plan {
     Plan {
@@ -50,7 +50,9 @@ fn unequal(policy: &str, believed: [f64; 4], mix: Mix) -> Summary {
     let jobs = Traffic::made_up(mix, 3_000).jobs(1);
     let stretch = natural_load(&jobs, &profile, 3) / 0.7;
     let traits = believed.map(|speed| ServerTraits { speed, ..ServerTraits::default() });
-    let dispatcher = Setup { traits: traits.to_vec(), ..Setup::new(policy, 4) }.dispatcher().unwrap();
+    // What is told, not what is learned.
+    let setup = Setup { traits: traits.to_vec(), learning: Learning::default(), ..Setup::new(policy, 4) };
+    let dispatcher = setup.dispatcher().unwrap();
     let engines = [1.0, 1.0, 0.5, 0.5].map(|speed| profile.at_speed(speed));
     let timings = World::of_engines(&jobs, stretch, dispatcher, &engines).run();
     Summary::of(&jobs, &timings, &Slo::of(&profile), &profile)

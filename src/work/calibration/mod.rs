@@ -44,6 +44,11 @@ pub struct Learning {
     pub speeds: bool,
 }
 
+impl Learning {
+    /// What the product learns: how fast each server is beside others is left to its configured weight.
+    pub const USUAL: Self = Self { coefficients: true, speeds: false };
+}
+
 /// A request whose first token will tell something.
 #[derive(Debug, Clone, Copy)]
 struct Watched {

@@ -16,14 +16,16 @@ fn dispatcher(classes: &[u16], learning: Learning) -> Dispatcher {
     dispatcher
 }
 
-/// One request after the other, each to the server that gets it, on engines of these speeds.
-fn serve(dispatcher: &mut Dispatcher, speeds: &[f64], requests: u64) {
-    let mut now_s = 0.0;
+/// One request after the other, to each server in turn, on engines of these speeds, from a time on.
+fn serve(dispatcher: &mut Dispatcher, speeds: &[f64], requests: u64, from_s: f64) {
+    let mut now_s = from_s;
     for id in 0..requests {
         let prompt_tokens = 100 + id * 7_919 % 60_000;
-        dispatcher.arrive(Request::of_tokens(id, prompt_tokens), now_s).unwrap();
+        let server = usize::try_from(id).unwrap() % speeds.len();
+        let excluded = (0..speeds.len()).filter(|other| *other != server).collect();
+        dispatcher.arrive(Request { excluded, ..Request::of_tokens(id, prompt_tokens) }, now_s).unwrap();
         _ = dispatcher.outcomes().count();
-        let server = dispatcher.fleet().book.active(RequestId(id)).unwrap().server;
+        assert_eq!(dispatcher.fleet().book.active(RequestId(id)).unwrap().server, server);
         now_s += LLAMA3_8B_A100.at_speed(speeds[server]).prefill_s(prompt_tokens, 0);
         dispatcher.first_token(RequestId(id), now_s);
         dispatcher.end(RequestId(id), true, Some(10), now_s);
@@ -33,7 +35,7 @@ fn serve(dispatcher: &mut Dispatcher, speeds: &[f64], requests: u64) {
 #[test]
 fn each_class_of_engines_is_learned_apart() {
     let mut dispatcher = dispatcher(&[0, 0, 1, 1], Learning { speeds: false, ..BOTH });
-    serve(&mut dispatcher, &[0.5, 0.5, 2.0, 2.0], 400);
+    serve(&mut dispatcher, &[0.5, 0.5, 2.0, 2.0], 400, 0.0);
     let classes = dispatcher.fleet().calibration().classes();
     let factor = |class: usize| classes[class].profile().per_token_s / LLAMA3_8B_A100.per_token_s;
     assert!((factor(0) - 2.0).abs() < 0.1 && (factor(1) - 0.5).abs() < 0.05, "{} {}", factor(0), factor(1));
@@ -53,7 +55,7 @@ fn each_class_of_engines_is_learned_apart() {
 fn a_server_that_is_slower_than_the_others_of_its_class_is_found() {
     let mut dispatcher = dispatcher(&[0; 4], BOTH);
     let speeds = [1.0, 1.0, 1.0, 0.5];
-    serve(&mut dispatcher, &speeds, 600);
+    serve(&mut dispatcher, &speeds, 600, 0.0);
     let fleet = dispatcher.fleet();
     for (server, speed) in speeds.iter().enumerate() {
         let prefill_s = fleet.prefill_s(server, fleet.prefill(server, &Request::of_tokens(0, 20_000)));
@@ -65,13 +67,13 @@ fn a_server_that_is_slower_than_the_others_of_its_class_is_found() {
 #[test]
 fn nothing_is_learned_unless_it_is_asked_for_and_then_it_can_be_forgotten() {
     let mut dispatcher = dispatcher(&[0, 0], Learning::default());
-    serve(&mut dispatcher, &[0.5, 0.5], 100);
+    serve(&mut dispatcher, &[0.5, 0.5], 100, 0.0);
     assert_eq!(
         (dispatcher.fleet().calibration().classes()[0].times(), dispatcher.fleet().profile),
         (0, LLAMA3_8B_A100)
     );
     dispatcher.learn(BOTH);
-    serve(&mut dispatcher, &[0.5, 0.5], 100);
+    serve(&mut dispatcher, &[0.5, 0.5], 100, 10_000.0);
     assert!(dispatcher.fleet().profile.per_token_s > 1.8 * LLAMA3_8B_A100.per_token_s);
     dispatcher.learn(Learning::default());
     assert_eq!((dispatcher.fleet().profile, dispatcher.fleet().slowness(0)), (LLAMA3_8B_A100, 1.0));
@@ -80,7 +82,7 @@ fn nothing_is_learned_unless_it_is_asked_for_and_then_it_can_be_forgotten() {
 #[test]
 fn what_was_learned_stays_when_the_list_changes_and_goes_with_the_profile() {
     let mut dispatcher = dispatcher(&[0, 0], BOTH);
-    serve(&mut dispatcher, &[0.5, 0.5], 100);
+    serve(&mut dispatcher, &[0.5, 0.5], 100, 0.0);
     let learned = dispatcher.fleet().profile;
     let kept = |origin| ServerSpec { origin, ..ServerSpec::default() };
     dispatcher.reshape(&[kept(Some(1)), kept(None), kept(Some(0))], 1e6);
@@ -96,7 +98,7 @@ fn what_runs_already_stays_as_it_was_entered() {
     let mut dispatcher = dispatcher(&[0, 0], BOTH);
     dispatcher.arrive(Request::of_tokens(1 << 40, 50_000), 0.0).unwrap();
     let server = dispatcher.fleet().book.active(RequestId(1 << 40)).unwrap().server;
-    serve(&mut dispatcher, &[0.5, 0.5], 200);
+    serve(&mut dispatcher, &[0.5, 0.5], 200, 20_000.0);
     assert!(dispatcher.fleet().profile.per_token_s > 1.5 * LLAMA3_8B_A100.per_token_s);
     dispatcher.end(RequestId(1 << 40), true, None, 1e6);
     assert_eq!(*dispatcher.fleet().book.sums(server), Sums::default());
