@@ -9,7 +9,8 @@ use super::policy::{ByWork, WorkKind};
 use super::{Admission, Topology, Tried, Unavailable, Usage};
 use crate::prompt::{Demand, Work};
 use crate::work::{
-    self, Coefficients, Dispatcher, EngineState, Observation, Outcome, Rejection, Request, RequestId, ServerSpec, ServerTraits,
+    self, Coefficients, Dispatcher, EngineState, Observation, Outcome, Rejection, Request, RequestId, ServerSpec,
+    ServerTraits,
 };
 
 /// Tells the time, in seconds since any epoch.

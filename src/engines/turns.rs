@@ -29,6 +29,8 @@ pub(super) struct Turns {
     generation: u64,
     next_metrics: Instant,
     next_models: Instant,
+    /// Since when the server has stood as it was last seen to stand.
+    seen_since: Instant,
     /// Whether the last answer could not be used, by what was wanted.
     has_failed: [bool; 2],
     /// The name under which the metrics show what was observed.
@@ -47,6 +49,7 @@ impl Turns {
             generation: in_force.generation,
             next_metrics: now + interval.mul_f64(rand::random()),
             next_models: now,
+            seen_since: now,
             has_failed: [false; 2],
             shown: None,
         }
@@ -60,9 +63,16 @@ impl Turns {
             self.generation = in_force.generation;
             self.next_metrics = self.next_metrics.min(Instant::now() + engines.interval);
         }
-        if server.health().lock().phase() == Phase::Out {
-            // When it comes back it may be another one.
+        let (phase, since) = {
+            let record = server.health().lock();
+            (record.phase(), record.since())
+        };
+        // When it comes back it may be another one; it may have been away for less than a glance.
+        if since > self.seen_since {
+            self.seen_since = since;
             self.next_models = Instant::now();
+        }
+        if phase == Phase::Out {
             self.next_metrics = self.next_metrics.max(Instant::now());
         } else {
             if is_asked_for_models(server) && Instant::now() >= self.next_models {

@@ -69,9 +69,6 @@ impl Fields {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -81,41 +78,41 @@ mod tests {
     }
 
     /// The body of a recorded answer, with the framing of its chunks, as it came.
-    fn recorded(name: &str) -> Vec<u8> {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/vllm-wire").join(name);
-        let answer = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let head = memmem::find(&answer, b"\r\n\r\n").expect("an answer has a head");
-        answer[head + 4..].to_vec()
+    macro_rules! recorded {
+        ($name:literal) => {{
+            let answer: &[u8] = include_bytes!(concat!("../../tests/data/vllm-wire/", $name));
+            let head = memmem::find(answer, b"\r\n\r\n").expect("an answer has a head");
+            ($name, &answer[head + 4..])
+        }};
     }
 
     #[test]
     fn recorded_answers_end_with_their_usage() {
-        for (name, expected) in [
-            ("chat-plain.resp", counted(20, 12)),
-            ("chat-stream-usage.resp", counted(20, 12)),
-            ("completions-stream-usage.resp", counted(5, 12)),
-            ("completions-stream-usage-continuous.resp", counted(5, 12)),
-            ("completions-prompt-list.resp", counted(5, 24)),
+        for ((name, body), expected) in [
+            (recorded!("chat-plain.resp"), counted(20, 12)),
+            (recorded!("chat-stream-usage.resp"), counted(20, 12)),
+            (recorded!("completions-stream-usage.resp"), counted(5, 12)),
+            (recorded!("completions-stream-usage-continuous.resp"), counted(5, 12)),
+            (recorded!("completions-prompt-list.resp"), counted(5, 24)),
             (
-                "responses-plain.resp",
+                recorded!("responses-plain.resp"),
                 Some(Usage { prompt_tokens: 18, completion_tokens: Some(12), cached_tokens: Some(0) }),
             ),
             (
-                "responses-stream.resp",
+                recorded!("responses-stream.resp"),
                 Some(Usage { prompt_tokens: 18, completion_tokens: Some(12), cached_tokens: Some(0) }),
             ),
-            ("messages-plain.resp", counted(18, 12)),
-            ("messages-stream.resp", counted(18, 12)),
+            (recorded!("messages-plain.resp"), counted(18, 12)),
+            (recorded!("messages-stream.resp"), counted(18, 12)),
             (
-                "auth-prefix-cache-2.resp",
+                recorded!("auth-prefix-cache-2.resp"),
                 Some(Usage { prompt_tokens: 601, completion_tokens: Some(12), cached_tokens: Some(512) }),
             ),
-            ("chat-stream.resp", None),
-            ("chat-n2-stream.resp", None),
-            ("tokenize.resp", None),
+            (recorded!("chat-stream.resp"), None),
+            (recorded!("chat-n2-stream.resp"), None),
+            (recorded!("tokenize.resp"), None),
         ] {
-            let body = recorded(name);
-            assert_eq!(usage(&body), expected, "{name}");
+            assert_eq!(usage(body), expected, "{name}");
             assert_eq!(usage(&body[body.len().saturating_sub(2_048)..]), expected, "the end of {name}");
         }
     }

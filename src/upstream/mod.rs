@@ -96,8 +96,7 @@ impl InForce {
     /// What tells servers from each other, by number.
     fn traits(&self) -> Vec<ServerTraits> {
         let traits = |server: &Option<Arc<Server>>| server.as_ref().map(|server| self.traits_of(server));
-        let mut all: Vec<ServerTraits> =
-            self.servers.iter().map(|server| traits(server).unwrap_or_default()).collect();
+        let mut all: Vec<ServerTraits> = self.servers.iter().map(|server| traits(server).unwrap_or_default()).collect();
         // The servers of a group are taken to be alike: what is learned of one holds for all.
         for (group, numbers) in self.groups.iter().enumerate() {
             for number in numbers {

@@ -64,8 +64,8 @@ fn what_would_run_says_which_files_are_used() {
     assert_eq!((checked.code, checked.stderr.as_str()), (Some(0), ""), "{checked:?}");
     for line in [
         "tls: 127.0.0.1:8443, certificate @own.crt (valid until Jan  1 00:00:00 4096 +00:00), key @own.key, min_version 1.3\n",
-        "  a:1\n",
-        "  https://10.0.0.1:8443, server_name gpu.test, ca @own.crt, certificate @other.crt, key @other.key\n",
+        "  a:1, max_model_len auto\n",
+        "  https://10.0.0.1:8443, max_model_len auto, server_name gpu.test, ca @own.crt, certificate @other.crt, key @other.key\n",
     ] {
         let line = folder.fill(line);
         assert!(checked.stdout.contains(&line), "{line}\n{}", checked.stdout);

@@ -185,7 +185,8 @@ async fn with_least_work_nothing_is_held() {
 async fn a_prompt_that_has_been_held_for_too_long_goes_behind_another_one() {
     let gate = Gate::closed();
     let [first, last] = [Backend::start(sse(2, &gate)).await, Backend::start(sse(2, &gate)).await];
-    let setup = Setup::one_group([&first, &last]).section("policy", "{ kind: lanes, lanes: 1, long_from_tokens: 20000, max_hold: 300ms }");
+    let setup = Setup::one_group([&first, &last])
+        .section("policy", "{ kind: lanes, lanes: 1, long_from_tokens: 20000, max_hold: 300ms }");
     let tidegate = Tidegate::start(&setup).await;
     let mut clients = [tidegate.begin(&long()).await, tidegate.begin(&long()).await];
     // The clock of the policy ticks once a second.
@@ -288,7 +289,8 @@ async fn a_failed_attempt_is_made_again_elsewhere_and_weighs_once() {
     let [first, other] = [Backend::start(sse(2, &gate)).await, Backend::start(sse(2, &gate)).await];
     let dead = closed_address();
     let setup = Setup::one_group([first.address(), other.address(), dead]).without_health();
-    let tidegate = Tidegate::start(&setup.section("policy", "{ kind: lanes, lanes: 1, long_from_tokens: 20000 }")).await;
+    let tidegate =
+        Tidegate::start(&setup.section("policy", "{ kind: lanes, lanes: 1, long_from_tokens: 20000 }")).await;
     let mut client = tidegate.begin(&long()).await;
     until("it is elsewhere", async || first.count() + other.count() == 1).await;
     let status = tidegate.status().await;
