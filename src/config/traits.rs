@@ -82,7 +82,6 @@ impl OwnTraits {
             kv_tokens: self.kv_cache_tokens.unwrap_or(above.kv_tokens),
             speed: self.weight.unwrap_or(above.speed),
             prefers: self.prefer.unwrap_or(above.prefers),
-            ..above
         }
     }
 }

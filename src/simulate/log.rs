@@ -89,7 +89,7 @@ fn read_lines(mut input: impl BufRead, most: usize) -> io::Result<(Vec<Served>, 
             notes.note_foreign(number, format!("it is longer than {MAX_LINE_BYTES} bytes"));
         } else if !line.trim_ascii().is_empty() {
             match Record::parse(&line) {
-                Ok(record) => served.extend(notes.sort(record)),
+                Ok(record) => served.extend(notes.sort(&record)),
                 Err(error) => notes.note_foreign(number, error.to_string()),
             }
         }
@@ -106,7 +106,7 @@ impl LogNotes {
     }
 
     /// The request of a record, when it can be replayed.
-    fn sort(&mut self, record: Record) -> Option<Served> {
+    fn sort(&mut self, record: &Record) -> Option<Served> {
         let Some(prompt_tokens) = record.tokens_of_prompt() else {
             self.without_prompt += 1;
             return None;
@@ -115,7 +115,7 @@ impl LogNotes {
             self.rejected += 1;
             return None;
         }
-        self.note_server(&record, prompt_tokens);
+        self.note_server(record, prompt_tokens);
         let job = Job {
             body_bytes: if record.body_bytes > 0 { record.body_bytes } else { prompt_tokens.saturating_mul(4) },
             max_tokens: record.max_tokens,

@@ -15,7 +15,7 @@ const GATHERED: usize = 256;
 ///
 /// `from` begins behind the opening quote. Half of a surrogate pair becomes U+FFFD, as do escapes that JSON does not
 /// know. Control characters and what is not UTF-8 stay as they are.
-pub(super) fn read<'a>(from: &'a [u8], escapes: Escapes, mut piece: impl FnMut(&[u8])) -> Option<&'a [u8]> {
+pub(super) fn read(from: &[u8], escapes: Escapes, mut piece: impl FnMut(&[u8])) -> Option<&[u8]> {
     let mut rest = from;
     let mut gathered = [0; GATHERED];
     let mut length = 0;

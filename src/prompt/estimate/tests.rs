@@ -1,3 +1,9 @@
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "token counts of tests are small and not negative"
+)]
+
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -49,11 +55,11 @@ fn prompts_that_are_cut_count_no_more_than_that() {
 /// A tokenizer that finds so many times more tokens than the built-in ratios do, for each of two scripts.
 fn learn(estimator: &mut TokenEstimator, model: &str, english: f64, chinese: f64, prompts: u64) {
     let builtin = TokenEstimator::default();
-    for number in 0..prompts {
+    for number in 0..usize::try_from(prompts).unwrap() {
         let (is_english, is_chinese) = (number % 3 != 0, number % 3 != 1);
         let parts = [
-            ENGLISH.repeat((1 + number as usize % 7) * usize::from(is_english)),
-            CHINESE.repeat((1 + number as usize % 5) * usize::from(is_chinese)),
+            ENGLISH.repeat((1 + number % 7) * usize::from(is_english)),
+            CHINESE.repeat((1 + number % 5) * usize::from(is_chinese)),
         ];
         let tokens =
             |text: &str| builtin.prompt_tokens(Endpoint::Completions, &content(Endpoint::Completions, text.as_bytes()));

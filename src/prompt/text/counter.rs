@@ -16,6 +16,7 @@ const FOREIGN: u8 = 7;
 
 const KINDS: usize = 8;
 
+#[expect(clippy::cast_possible_truncation, reason = "the index of a byte is below 256")]
 const KIND_OF: [u8; 256] = {
     let mut kinds = [PUNCTUATION; 256];
     let mut byte = 0;

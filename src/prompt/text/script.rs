@@ -34,6 +34,7 @@ pub(super) enum Script {
 pub(super) const SCRIPTS: usize = Script::Other as usize + 1;
 
 /// Scripts of the characters of the basic plane, sixteen at a time.
+#[expect(clippy::cast_possible_truncation, reason = "the basic plane has 65,536 places")]
 static BASIC_PLANE: [Script; 0x1000] = {
     let mut scripts = [Script::Other; 0x1000];
     let mut place = 0;

@@ -91,13 +91,13 @@ impl Page<'_> {
             let Some(change) = change(self.study, load, [reference, candidate], figure) else { continue };
             let (before, after) = (time(change.before), time(change.after));
             let (share, low, high) = (percent(change.share), percent(change.low), percent(change.high));
-            write!(tiles, "<li><span>{name}</span><b>{before} → {after}</b><span>{share} % (90 % interval {low} to {high} %)</span></li>\n")
+            writeln!(tiles, "<li><span>{name}</span><b>{before} → {after}</b><span>{share} % (90 % interval {low} to {high} %)</span></li>")
                 .expect("text can be written to memory");
         }
         let share = |summary: Summary| format!("{} %", digits(100.0 * summary.met_share, 3));
         let (before_share, after_share) = (share(before), share(after));
         let (before, after) = (digits(before.goodput_per_s, 3), digits(after.goodput_per_s, 3));
-        write!(tiles, "<li><span>requests that meet their targets</span><b>{before_share} → {after_share}</b><span>goodput {before} → {after} requests/s</span></li>\n")
+        writeln!(tiles, "<li><span>requests that meet their targets</span><b>{before_share} → {after_share}</b><span>goodput {before} → {after} requests/s</span></li>")
             .expect("text can be written to memory");
         let load = self.load_text();
         write!(
