@@ -80,7 +80,7 @@ fn a_server_may_differ_from_the_others() {
         with_server("ca: @own.crt, certificate: none, insecure: false")
     );
     let checked = check_text(folder.fill(&text));
-    let expected = folder.fill("  https://gpu-1:8443, server_name gpu-1, ca @own.crt\n");
+    let expected = folder.fill("  https://gpu-1:8443, max_model_len auto, server_name gpu-1, ca @own.crt\n");
     assert!(checked.stdout.contains(&expected), "{checked:?}");
 }
 
