@@ -28,23 +28,25 @@ pub struct Costs<'a> {
     /// Whether it is long; `None` when that depends on what a server has in its cache.
     is_long: Option<bool>,
     /// What is the same for all engines of class 0.
-    first_class: OfClass,
+    first_class: OfClass<'a>,
     /// The same for the other classes.
-    other_classes: Vec<OfClass>,
+    other_classes: Vec<OfClass<'a>>,
 }
 
 /// What a request takes on any engine of a class, at speed 1.
 #[derive(Debug, Clone, Copy)]
-struct OfClass {
+struct OfClass<'a> {
+    profile: &'a Profile,
     /// The prefill where nothing is cached.
     prefill_s: f64,
     /// b + c * prompt tokens.
     stream_share_s: f64,
 }
 
-impl OfClass {
-    fn new(profile: &Profile, request: &Request) -> Self {
+impl<'a> OfClass<'a> {
+    fn new(profile: &'a Profile, request: &Request) -> Self {
         Self {
+            profile,
             prefill_s: profile.prefill_s(request.prompt_tokens, 0),
             stream_share_s: profile.stream_share_s(request.prompt_tokens),
         }
@@ -112,9 +114,8 @@ impl<'a> Costs<'a> {
     pub fn on(&self, server: usize) -> Cost {
         let (fleet, sums, slowness) = (self.fleet, self.fleet.book.sums(server), self.fleet.slowness(server));
         let engine_class = fleet.engine_class(server);
-        let OfClass { prefill_s, stream_share_s } =
-            if engine_class == 0 { self.first_class } else { self.other_classes[engine_class - 1] };
-        let profile = fleet.class_profile(engine_class);
+        let &OfClass { profile, prefill_s, stream_share_s } =
+            if engine_class == 0 { &self.first_class } else { &self.other_classes[engine_class - 1] };
         let (prefill_s, is_long) = match self.is_long {
             Some(is_long) => (prefill_s * slowness, is_long),
             None => {
@@ -132,7 +133,7 @@ impl<'a> Costs<'a> {
         let harm_s = harm_weight * streams * (prefill_s + stream_s);
         let foreign_s = foreign.waiting * fleet.learned.mean_prefill_s() * slowness;
         let waiting_s = fleet.book.waiting_s(server, self.now_s) + foreign_s;
-        let kv_wait_s = self.kv_wait_s(server, decode_s);
+        let kv_wait_s = self.kv_wait_s(server, &foreign, decode_s);
         Cost { waiting_s, prefill_s, decode_s, kv_wait_s, harm_s, is_long }
     }
 
@@ -140,33 +141,33 @@ impl<'a> Costs<'a> {
     ///
     /// What is there is given back about once per answer, so that overflow / use of it is free after that share of the time
     /// that an answer takes.
-    fn kv_wait_s(&self, server: usize, decode_s: f64) -> f64 {
-        let overflow = self.kv_overflow(server);
-        if overflow <= 0.0 { 0.0 } else { decode_s * overflow / self.kv_used(server) }
+    fn kv_wait_s(&self, server: usize, foreign: &Foreign, decode_s: f64) -> f64 {
+        let used = self.kv_used(server, foreign);
+        let overflow = self.kv_overflow(server, used);
+        if overflow <= 0.0 { 0.0 } else { decode_s * overflow / used }
     }
 
     /// Whether the request has room in a server's KV cache now, with its answer.
     #[must_use]
     pub fn fits(&self, server: usize) -> bool {
-        self.kv_overflow(server) <= 0.0
+        self.kv_overflow(server, self.kv_used(server, &self.foreign(server))) <= 0.0
     }
 
-    fn kv_used(&self, server: usize) -> f64 {
-        as_f64(self.fleet.book.sums(server).kv_tokens()) + self.foreign(server).context_tokens
-    }
-
-    fn foreign(&self, server: usize) -> Foreign {
-        if self.is_observed { self.fleet.foreign(server, self.now_s) } else { Foreign::default() }
-    }
-
-    /// Tokens that are too many for a server's KV cache when the request goes there.
-    fn kv_overflow(&self, server: usize) -> f64 {
-        let used = self.kv_used(server);
+    /// Tokens that are too many for a server's KV cache, of which so many are in use, when the request goes there.
+    fn kv_overflow(&self, server: usize, used: f64) -> f64 {
         // A server on which nothing runs takes everything that any server can.
         if used <= 0.0 {
             return 0.0;
         }
         used + as_f64(self.request.prompt_tokens) + self.output_tokens - as_f64(self.fleet.kv_tokens(server))
+    }
+
+    fn kv_used(&self, server: usize, foreign: &Foreign) -> f64 {
+        as_f64(self.fleet.book.sums(server).kv_tokens()) + foreign.context_tokens
+    }
+
+    fn foreign(&self, server: usize) -> Foreign {
+        if self.is_observed { self.fleet.foreign(server, self.now_s) } else { Foreign::default() }
     }
 }
 
