@@ -149,6 +149,7 @@ impl<'a> Costs<'a> {
 
     /// Whether the request has room in a server's KV cache now, with its answer.
     #[must_use]
+    #[inline]
     pub fn fits(&self, server: usize) -> bool {
         self.kv_overflow(server, self.kv_used(server, &self.foreign(server))) <= 0.0
     }
@@ -166,6 +167,7 @@ impl<'a> Costs<'a> {
         as_f64(self.fleet.book.sums(server).kv_tokens()) + foreign.context_tokens
     }
 
+    #[inline]
     fn foreign(&self, server: usize) -> Foreign {
         if self.is_observed { self.fleet.foreign(server, self.now_s) } else { Foreign::default() }
     }

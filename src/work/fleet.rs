@@ -181,14 +181,19 @@ impl Fleet {
 
     /// Whether a request may go to a server at all: it has room in its context, and was not tried there.
     #[must_use]
+    #[inline]
     pub fn suits(&self, server: usize, request: &Request) -> bool {
-        !request.excluded.contains(&server) && self.servers[server].can_hold(request)
+        !request.excluded.contains(&server) && (self.all_hold(request) || self.servers[server].can_hold(request))
+    }
+
+    /// Whether every server has room for a request of this size.
+    fn all_hold(&self, request: &Request) -> bool {
+        request.needed_tokens.is_none_or(|needed| needed <= self.least_model_len)
     }
 
     /// The servers that a request may go to now, in order: from these a policy chooses.
     pub fn candidates<'f>(&'f self, request: &'f Request) -> impl DoubleEndedIterator<Item = usize> + 'f {
-        let has_room = request.needed_tokens.is_none_or(|needed| needed <= self.least_model_len);
-        let suits_all = has_room && request.excluded.is_empty();
+        let suits_all = request.excluded.is_empty() && self.all_hold(request);
         let taking = self.takes.iter().enumerate().filter(|(_, takes)| **takes).map(|(server, _)| server);
         taking.filter(move |server| suits_all || self.suits(*server, request))
     }

@@ -64,18 +64,20 @@ impl Lanes {
 
     fn place_long(&self, fleet: &Fleet, request: &Request, costs: &Costs<'_>, holding: Holding) -> Verdict {
         let priced = |server: usize| (server, costs.on(server).total_s());
-        let suitable = || self.lanes.iter().copied().filter(|lane| fleet.suits(*lane, request));
-        let open = || suitable().filter(|lane| fleet.takes(*lane));
-        let free = open().filter(|lane| fleet.book.sums(*lane).waiting_long == 0 && costs.fits(*lane));
+        let lanes = || self.lanes.iter().copied();
+        // While long prompts are held most lanes have one, and this is asked at every event: so that comes first.
+        let idle = lanes().filter(|lane| fleet.book.sums(*lane).waiting_long == 0);
+        let free = idle.filter(|lane| costs.fits(*lane) && fleet.takes(*lane) && fleet.suits(*lane, request));
         if let Some(server) = cheapest(fleet, free.map(priced)) {
             return Verdict::Assign { server, reason: "lane" };
         }
-        let has_lane = suitable().next().is_some();
-        if holding == Holding::Allowed && has_lane {
+        let mut suitable = lanes().filter(|lane| fleet.suits(*lane, request)).peekable();
+        if holding == Holding::Allowed && suitable.peek().is_some() {
             return Verdict::Hold;
         }
         // Rather behind another long prompt than in front of many short ones.
-        let found = cheapest(fleet, open().map(priced)).map(|server| (server, "lane_overdue"));
+        let found = cheapest(fleet, suitable.filter(|lane| fleet.takes(*lane)).map(priced));
+        let found = found.map(|server| (server, "lane_overdue"));
         let beside = || cheapest(fleet, fleet.candidates(request).map(priced));
         let found = found.or_else(|| beside().map(|server| (server, "off_lane")));
         found.map_or(Verdict::Hold, |(server, reason)| Verdict::Assign { server, reason })
