@@ -235,8 +235,8 @@ async fn work_from_elsewhere_is_seen_and_stayed_clear_of() {
     assert_eq!(busy.completions(), 0);
     // What came through here is no work from elsewhere.
     idle.engine.running.store(3, Ordering::SeqCst);
-    until("it is even", async || gauge(&tidegate, "tidegate_engine_drift_requests", &idle).await == Some(0.0)).await;
-    assert_eq!(gauge(&tidegate, "tidegate_engine_running_requests", &idle).await, Some(3.0));
+    until("it is seen", async || gauge(&tidegate, "tidegate_engine_running_requests", &idle).await == Some(3.0)).await;
+    assert_eq!(gauge(&tidegate, "tidegate_engine_drift_requests", &idle).await, Some(0.0));
     gate.open();
     for client in &mut clients {
         assert_eq!(client.response().await.status(), 200);
