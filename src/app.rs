@@ -47,6 +47,7 @@ pub enum StartError {
 /// Everything that runs, ready to be started.
 pub struct Program {
     server: Server,
+    live: Arc<Live>,
     signals: Signals,
 }
 
@@ -60,6 +61,7 @@ impl Program {
     /// Runs until a signal ends the process.
     pub fn run(self) {
         self.server.run(RunArgs { shutdown_signal: Box::new(self.signals) });
+        self.live.journal().flush();
     }
 }
 
@@ -131,7 +133,8 @@ pub fn build(config: Config, origin: Option<Origin>, upgrade: bool) -> Result<Pr
         log::info!("admin listener on {address}");
     }
     // Also without any: a reload may bring some.
-    let mut tls_files = background_service("tls files", Watch::new(move || live.get().config.tls_files()));
+    let of_tls = Arc::clone(&live);
+    let mut tls_files = background_service("tls files", Watch::new(move || of_tls.get().config.tls_files()));
     tls_files.threads = Some(1);
     server.add_service(tls_files);
     if server.configuration.daemon {
@@ -144,7 +147,7 @@ pub fn build(config: Config, origin: Option<Origin>, upgrade: bool) -> Result<Pr
     } else {
         server.bootstrap();
     }
-    Ok(Program { server, signals })
+    Ok(Program { server, live, signals })
 }
 
 /// Builds Tidegate in front of demo servers, all on loopback and in one process.

@@ -30,6 +30,7 @@
 //! main -> offline -> drive, simulate, tune, config (commands that serve nobody)
 //!         tune   -> simulate, drive, balance (only to build its types)
 //!         simulate -> drive, work, access_log
+//!         journal: access_log, config; what happens to requests, for whoever wants to see it
 //!         access_log: small crates; the record of one request, for whoever writes or reads it
 //!         drive  -> work, balance, prompt   (the policies under one driver)
 //!         work: std and small crates only, like balance
@@ -62,7 +63,7 @@
 //! | what a reload changes, and what needs a restart | `src/config/difference/`, `src/reload/` |
 //! | where servers are found | `src/discovery/` |
 //! | who waits, and who is next | `src/queue/` |
-//! | a line of the access log | `src/access_log/record.rs` |
+//! | a line of the access log, which requests get one | `src/access_log/record.rs`, `src/journal/` |
 //! | the engine model, its tables, its report | `src/simulate/engine.rs`, `src/simulate/table.rs`, `src/simulate/report/` |
 //! | what `tidegate tune` tries and recommends | `src/tune/candidates.rs`, `src/tune/search.rs` |
 //! | which servers there are, and how they stand | `src/upstream/` |
@@ -85,6 +86,7 @@ pub mod drive;
 pub mod engines;
 pub mod health;
 pub mod healthcheck;
+pub mod journal;
 pub mod launcher;
 pub mod logging;
 pub mod metrics;

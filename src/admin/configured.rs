@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 
 use super::allowed::AccessStatus;
 use crate::balance::{Bucket, ByWork, Neighbours, Policy, RedirectTuning, Ties, WorkKind};
-use crate::config::{Config, Engines, Health, QueueLimits, Retry, Shutdown, Timeouts, TlsListen};
+use crate::config::{AccessLog, Config, Engines, Health, QueueLimits, Retry, Shutdown, Timeouts, TlsListen};
 use crate::tls::Listener;
 
 #[derive(Debug, Serialize)]
@@ -67,6 +67,8 @@ pub(super) struct ConfigStatus {
     health: HealthStatus,
     /// Null: they are not asked.
     engines: Option<EnginesStatus>,
+    /// Null: there is none.
+    access_log: Option<AccessLogStatus>,
     queue: QueueStatus,
     strip_request_headers: Vec<String>,
     access: AccessStatus,
@@ -110,6 +112,15 @@ pub(super) struct TimeoutsStatus {
 pub(super) struct EnginesStatus {
     interval_seconds: f64,
     timeout_seconds: f64,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct AccessLogStatus {
+    format: &'static str,
+    /// Null: the standard output.
+    path: Option<String>,
+    sample: f64,
+    slower_than_seconds: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -201,6 +212,7 @@ impl ConfigStatus {
             retry,
             health,
             engines,
+            access_log,
             queue,
             strip_request_headers,
             upstream_authorization,
@@ -220,6 +232,7 @@ impl ConfigStatus {
             retry: RetryStatus::of(retry),
             health: HealthStatus::of(health),
             engines: engines.as_ref().map(EnginesStatus::of),
+            access_log: access_log.as_ref().map(AccessLogStatus::of),
             queue: QueueStatus::of(queue),
             strip_request_headers: strip_request_headers.iter().map(ToString::to_string).collect(),
             access: AccessStatus::of(access),
@@ -337,6 +350,14 @@ impl EnginesStatus {
     fn of(engines: &Engines) -> Self {
         let Engines { interval, timeout } = engines;
         Self { interval_seconds: interval.as_secs_f64(), timeout_seconds: timeout.as_secs_f64() }
+    }
+}
+
+impl AccessLogStatus {
+    fn of(access_log: &AccessLog) -> Self {
+        let AccessLog { format, path, sample, slower_than } = access_log;
+        let path = path.as_ref().map(|path| path.display().to_string());
+        Self { format: format.label(), path, sample: *sample, slower_than_seconds: slower_than.as_secs_f64() }
     }
 }
 

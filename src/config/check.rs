@@ -40,6 +40,7 @@ impl Draft {
             retry: self.retry,
             health: self.health,
             engines: self.engines,
+            access_log: self.access_log,
             queue: self.queue,
             strip_request_headers: self.strip,
             upstream_authorization: self.upstream_authorization,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 
+use super::access_log::AccessLog;
 use super::address::{self, Endpoint};
 use super::discover::DiscoverDraft;
 use super::health::{self, Health};
@@ -37,6 +38,7 @@ pub(super) struct Draft {
     pub(super) retry: Retry,
     pub(super) health: Health,
     pub(super) engines: Option<Engines>,
+    pub(super) access_log: Option<AccessLog>,
     pub(super) queue: QueueLimits,
     /// For servers without limits of their own.
     pub(super) server_limits: ServerLimits,
@@ -114,6 +116,7 @@ impl Draft {
             retry: Retry::default(),
             health: Health::default(),
             engines: Some(Engines::default()),
+            access_log: None,
             queue: QueueLimits::default(),
             server_limits: ServerLimits::default(),
             strip: settings::default_strip(),
@@ -149,6 +152,7 @@ impl Draft {
             draft.retry = section.section("retry", settings::retry);
             draft.health = section.section("health", health::health);
             draft.engines = section.section("engines", Engines::read);
+            draft.access_log = section.section("access_log", AccessLog::read);
             (draft.queue, draft.server_limits) = section.section("queue", settings::queue);
             draft.strip = section.section("headers", settings::strip);
             (draft.upstream_authorization, draft.upstream_tls) = section.section("upstream", |section| {

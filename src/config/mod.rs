@@ -10,6 +10,7 @@
 //! All problems are collected on the way ([`Refusal`]), each with its place and what would be accepted.
 
 mod access;
+mod access_log;
 mod address;
 mod check;
 mod difference;
@@ -44,6 +45,7 @@ use crate::access::Rules;
 use crate::balance::{Policy, Ties};
 use crate::tls::Watched;
 
+pub use access_log::{AccessLog, LogFormat};
 pub use difference::{Difference, difference};
 pub use discover::{Discover, Source};
 pub use engines::Engines;
@@ -100,6 +102,8 @@ pub struct Config {
     pub health: Health,
     /// How the servers' engines are asked for themselves; `None`: they are not. See [`Self::asks_engines`].
     pub engines: Option<Engines>,
+    /// Which requests get a line in the access log, and where; `None`: none.
+    pub access_log: Option<AccessLog>,
     /// How many requests may wait for a server, and for how long.
     pub queue: QueueLimits,
     /// Request headers that are not passed on to the servers.

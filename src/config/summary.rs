@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 
 use super::access::AccessSummary;
-use super::{Config, Group, Health, MaxModelLen, QueueLimits, ServerTls, Timeouts, TlsListen, Traits};
+use super::{AccessLog, Config, Group, Health, MaxModelLen, QueueLimits, ServerTls, Timeouts, TlsListen, Traits};
 use crate::balance::{ByWork, Neighbours, Policy, Ties, WorkKind};
 use crate::prompt::MediaCosts;
 use crate::work::Prefers;
@@ -35,6 +35,7 @@ impl Display for Summary<'_> {
         writeln!(out, "retry: max_attempts {}, base_delay {base}, max_delay {max}", retry.max_attempts)?;
         health(out, &config.health)?;
         writeln!(out, "engines: {}", engines(config))?;
+        writeln!(out, "access log: {}", access_log(config.access_log.as_ref()))?;
         writeln!(out, "queue: {}", queue(&config.queue))?;
         writeln!(out, "headers: strip {}", list(&config.strip_request_headers))?;
         let key = if config.upstream_authorization.is_some() { "the configured key" } else { "the client's key" };
@@ -52,6 +53,21 @@ fn admin_access(config: &Config) -> &'static str {
         (Some(_), false) => "a token for what changes something",
         (Some(_), true) => "a token for everything but /healthz and /readyz",
     }
+}
+
+/// Which requests get a line in the access log, and where.
+pub(super) fn access_log(settings: Option<&AccessLog>) -> String {
+    let Some(AccessLog { format, path, sample, slower_than }) = settings else { return "none".to_owned() };
+    let path = path.as_ref().map_or_else(|| "standard output".to_owned(), |path| path.display().to_string());
+    let mut which = Vec::new();
+    if !slower_than.is_zero() {
+        which.push(format!("that took {}", humantime::format_duration(*slower_than)));
+    }
+    if *sample < 1.0 {
+        which.push(format!("a share of {sample}"));
+    }
+    let which = if which.is_empty() { String::new() } else { format!("; of what went well {}", which.join(", ")) };
+    format!("{} to {path}{which}", format.label())
 }
 
 fn engines(config: &Config) -> String {

@@ -65,6 +65,13 @@ pub(super) fn positive(node: &Node) -> Parsed<f64> {
     finite(node).filter(|number| *number > 0.0).ok_or_else(|| "a number above 0, such as 1.0".to_owned())
 }
 
+/// A part of a whole.
+pub(super) fn share(node: &Node) -> Parsed<f64> {
+    finite(node)
+        .filter(|share| (0.0..=1.0).contains(share))
+        .ok_or_else(|| "a number from 0 to 1, such as 0.1".to_owned())
+}
+
 /// How fast a server is beside others.
 pub(super) fn weight(node: &Node) -> Parsed<f64> {
     let weight = finite(node).filter(|weight| (0.01..=100.0).contains(weight));

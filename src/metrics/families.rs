@@ -13,10 +13,13 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
-use super::labels::{AttemptLabels, GroupLabels, ReasonLabels, RedirectLabels, ServerLabels, VersionLabels};
+use super::labels::{
+    AttemptLabels, GroupLabels, ReasonLabels, RedirectLabels, ResultLabels, ServerLabels, VersionLabels,
+};
 use super::queue::QueueMetrics;
 use super::usage::{Roster, ServerName};
 use super::{AttemptResult, EngineMetrics, HealthMetrics, Metrics, RetryReason, Series, since_1970};
+use crate::access_log::Counts;
 
 /// Upper bounds in seconds, from an error that is answered at once to a long prompt on a busy server.
 const SECONDS: [f64; 19] = [
@@ -81,6 +84,14 @@ impl Metrics {
             "tidegate_request_duration_seconds",
             "From the request header to the end of the request, for requests that count as load",
             seconds_by_group(),
+        );
+
+        let access_log: Family<ResultLabels, Counter> = registered(
+            &mut registry,
+            "tidegate_access_log_lines",
+            "Lines of the access log that were written, and those that were lost: its file could not be written to, or \
+             not fast enough",
+            Family::default(),
         );
 
         let metrics = Self {
@@ -171,6 +182,10 @@ impl Metrics {
                 Gauge::default(),
             ),
             queue: QueueMetrics::new(&mut registry),
+            access_log: Counts {
+                written: access_log.get_or_create_owned(&ResultLabels { result: "written" }),
+                dropped: access_log.get_or_create_owned(&ResultLabels { result: "dropped" }),
+            },
             request_bytes: registered(
                 &mut registry,
                 "tidegate_request_bytes",

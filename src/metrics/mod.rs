@@ -48,6 +48,7 @@ pub use queue::Waiting;
 pub use usage::Roster;
 use usage::Usage;
 
+use crate::access_log::Counts;
 use crate::balance::Balancer;
 
 /// All counters of one Tidegate. Cheap to update: no allocation, at most one uncontended lock per series.
@@ -81,6 +82,7 @@ pub struct Metrics {
     certificate_valid_until: Family<CertificateLabels, Gauge>,
     tls_files_refused: Gauge,
     queue: QueueMetrics,
+    access_log: Counts,
     request_bytes: Counter,
     response_bytes: Counter,
     request_body_bytes: Histogram,
@@ -206,6 +208,12 @@ impl Metrics {
     #[must_use]
     pub fn health(&self) -> &HealthMetrics {
         &self.health
+    }
+
+    /// What has become of the lines of the access log.
+    #[must_use]
+    pub fn access_log(&self) -> &Counts {
+        &self.access_log
     }
 
     /// What the servers' engines say of themselves.

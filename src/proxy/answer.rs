@@ -48,7 +48,9 @@ pub(super) struct Answer {
     /// The length of a body that is to be looked into as a whole.
     whole_bytes: Option<usize>,
     kept: Vec<u8>,
-    /// Whom to tell how it gets on; `None` when nobody asks, or when it is no good answer.
+    /// It is a good answer, and somebody wants to know what it brings.
+    is_counted: bool,
+    /// Whom to tell how it gets on; `None` when the policy does not ask, or when it is no good answer.
     progress: Option<Progress>,
     has_first_token: bool,
     /// Tokens that were seen, and those that were told of.
@@ -79,6 +81,7 @@ impl Answer {
             events: None,
             whole_bytes: None,
             kept: Vec::new(),
+            is_counted: false,
             progress: None,
             has_first_token: false,
             tokens: 0,
@@ -95,7 +98,10 @@ impl Answer {
         let status = header.status.as_u16();
         *self = Self::new(Arc::clone(&self.watch));
         self.is_good = status < 500 && status != 429;
-        self.progress = self.watch.progress().filter(|_| header.status.is_success());
+        if header.status.is_success() {
+            self.is_counted = self.watch.is_counted();
+            self.progress = self.watch.progress();
+        }
         self.events = (is_stream && !header.headers.contains_key(CONTENT_ENCODING)).then(Events::default);
         let is_looked_into = status == 500 || (status == 400 && self.watch.may_try_larger());
         self.whole_bytes = length.filter(|length| is_looked_into && (1..=MAX_LOOKED_INTO_BYTES).contains(length));
@@ -147,23 +153,29 @@ impl Answer {
 
     /// So many more tokens, or a piece of an answer that comes as a whole.
     fn brought(&mut self, tokens: u64) {
-        let Some(progress) = self.progress.as_ref().filter(|_| tokens > 0) else { return };
+        if tokens == 0 || !self.is_counted {
+            return;
+        }
         if !self.has_first_token {
             self.has_first_token = true;
-            progress.first_token();
+            if let Some(progress) = &self.progress {
+                progress.first_token();
+            }
             self.watch.first_token();
         }
         if self.events.is_some() {
             self.tokens += tokens;
             if self.tokens - self.tokens_told >= TOKENS_TOLD_AT_ONCE {
                 self.tokens_told = self.tokens;
-                progress.generated(self.tokens);
+                if let Some(progress) = &self.progress {
+                    progress.generated(self.tokens);
+                }
             }
         }
     }
 
     fn keep_tail(&mut self, data: &Bytes) {
-        if self.progress.is_none() {
+        if !self.is_counted {
             return;
         }
         if data.len() >= TAIL_BYTES {
@@ -189,7 +201,7 @@ impl Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        if self.progress.is_some() {
+        if self.is_counted {
             let events = self.events.as_ref().map(|_| self.tokens);
             self.watch.wrote(Written { events, tail: std::mem::take(&mut self.tail) });
         }

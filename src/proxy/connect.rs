@@ -34,7 +34,10 @@ impl Proxy {
             back_off(session, &ctx.config().retry, ctx.attempts).await?;
         }
         ctx.attempts += 1;
-        let lease = self.place(session, ctx).await?;
+        let asked = Instant::now();
+        let placed = self.place(session, ctx).await;
+        ctx.waited += asked.elapsed();
+        let lease = placed?;
         // Not from this request's own picture: since that was taken the number may have become another server's. While
         // the lease lives it stays what it is now.
         let server = self.live.get().server(lease.server()).cloned();
@@ -43,14 +46,17 @@ impl Proxy {
         ctx.failover = self.failover(ctx, &lease);
         self.note_choice(ctx, &lease, &server);
         self.metrics.decided(lease.reason());
-        ctx.group = Some(lease.group());
+        (ctx.group, ctx.standard_group) = (Some(lease.group()), Some(lease.standard_group()));
+        ctx.reason = Some(lease.reason());
+        self.report_place(ctx, &lease, &server);
         let (progress, group) = (lease.progress(), lease.group());
         ctx.lease = Some(lease);
         ctx.server = Some(Arc::clone(&server));
         let elsewhere = has_attempts_left(ctx);
         let larger = elsewhere && ctx.has_larger(&server, group);
         let tallied = tallied(ctx, &server);
-        ctx.watch.attempt(Arc::clone(&server), MayTry { elsewhere, larger }, progress, tallied);
+        let may_try = MayTry { elsewhere, larger };
+        ctx.watch.attempt(Arc::clone(&server), may_try, progress, tallied, ctx.work.is_some());
 
         let timeouts = &ctx.in_force.clone().config.timeouts;
         let address = tokio::select! {

@@ -1,6 +1,7 @@
 //! What is known of one request while it is being handled.
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use http::HeaderValue;
 use tokio::time::Instant;
@@ -15,7 +16,7 @@ use crate::balance::{Lease, Policy, Tried};
 use crate::config::Config;
 use crate::drain::Running;
 use crate::metrics::{AttemptResult, Outcome, RetryReason};
-use crate::prompt::{Demand, Endpoint, Estimate};
+use crate::prompt::{Demand, Endpoint, Estimate, Work};
 use crate::upstream::{InForce, Server};
 
 /// One request. Dropped when it is over, whatever ended it, and the lease with it.
@@ -24,6 +25,8 @@ pub struct RequestContext {
     pub(super) in_force: Arc<InForce>,
     /// When the request header was read. Set once.
     pub(super) started: Instant,
+    /// The same by the wall clock, for people.
+    pub(super) started_at: SystemTime,
     /// Counts this request while it runs, so that the process waits for it before it ends.
     #[expect(dead_code, reason = "it is held for its drop")]
     pub(super) running: Option<Running>,
@@ -39,6 +42,9 @@ pub struct RequestContext {
     pub(super) demand: Option<Demand>,
     /// How long the prompt is believed to be; `None` when nobody asks. Set by `weigh`.
     pub(super) estimate: Option<Estimate>,
+    /// What is known of the prompt and the answer that it asks for, whether the policy wants to know it or not; `None` when
+    /// nobody does. Set by `weigh`.
+    pub(super) work: Option<Arc<Work>>,
     /// Where the client's real session comes back to. Set by `admit` when it was wrapped.
     pub(super) slot: Option<Slot>,
     /// The client's session while a connection to the present server is being made. Set and taken back by `connect`.
@@ -49,6 +55,12 @@ pub struct RequestContext {
     pub(super) server: Option<Arc<Server>>,
     /// The group of the last lease, for metrics. Set by `connect`.
     pub(super) group: Option<usize>,
+    /// The group that the prompt's length is for. Set by `connect`.
+    pub(super) standard_group: Option<usize>,
+    /// Why the policy has chosen the last server. Set by `connect`.
+    pub(super) reason: Option<&'static str>,
+    /// For how long it has waited for a place, in all attempts. Counted by `connect`.
+    pub(super) waited: Duration,
     /// Whether a server has the request now: its time limits count only then.
     pub(super) at_work: AtWork,
     /// Servers that this request has failed on. Kept by `retry`.
@@ -93,6 +105,7 @@ impl RequestContext {
         Self {
             in_force,
             started: Instant::now(),
+            started_at: SystemTime::now(),
             running: None,
             request_id: None,
             admission: None,
@@ -100,11 +113,15 @@ impl RequestContext {
             request_bytes: 0,
             demand: None,
             estimate: None,
+            work: None,
             slot: None,
             loan: None,
             lease: None,
             server: None,
             group: None,
+            standard_group: None,
+            reason: None,
+            waited: Duration::ZERO,
             at_work: AtWork::default(),
             tried: Tried::default(),
             was_too_long: false,

@@ -5,6 +5,7 @@ use pingora::{Error, ErrorType};
 
 use super::context::RequestContext;
 use super::reject::Reject;
+use super::report::Brought;
 use super::retry::{has_answer_begun, reject_for, requests_limit};
 use super::{Proxy, downstream};
 use crate::metrics::{AttemptResult, FinishedRequest};
@@ -42,13 +43,15 @@ impl Proxy {
         if let Some(slot) = &ctx.slot {
             downstream::unwrap(session, slot);
         }
+        let brought = Brought::of(ctx.watch.take_written());
         if let Some(mut lease) = ctx.lease.take() {
             let result = RequestContext::attempt_result(error);
             self.metrics.attempt_ended(lease.server(), result);
             if result == AttemptResult::Answered {
                 ctx.watch.answered(ctx.status);
                 if ctx.status.is_some_and(|status| (200..300).contains(&status)) {
-                    lease.answered(self.learn(ctx));
+                    self.learn(ctx, brought.usage);
+                    lease.answered(brought.output_tokens);
                 }
             }
         }
@@ -60,6 +63,7 @@ impl Proxy {
             self.metrics.timed_out(limit);
         }
         log_end(error, ctx);
+        self.report_end(session, error, ctx, brought);
         self.metrics.request_finished(&FinishedRequest {
             endpoint: ctx.endpoint,
             outcome: ctx.outcome(error),

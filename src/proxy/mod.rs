@@ -14,6 +14,7 @@
 //! outlet      the response on its way to the client: at once, with its trailers and its date (amend)
 //! retry       an attempt failed: another one?
 //! finish      the last word to the client; the lease drops
+//! report      what the journal is told: where it went, how it ended
 //! ```
 
 mod admit;
@@ -36,6 +37,7 @@ mod models;
 mod outlet;
 mod presence;
 mod reject;
+mod report;
 mod request;
 mod response;
 mod retry;

@@ -31,6 +31,8 @@ struct Attempt {
     progress: Option<Progress>,
     /// Counts the prompt with others, until its first token has been seen.
     tallied: Option<Tallied>,
+    /// Whether anybody wants to know what the answer brings.
+    is_counted: bool,
     written: Written,
 }
 
@@ -70,10 +72,12 @@ impl Watch {
         may_try: MayTry,
         progress: Option<Progress>,
         tallied: Option<Tallied>,
+        is_counted: bool,
     ) {
         let mut attempt = self.attempt.lock();
         attempt.progress = progress;
         attempt.tallied = tallied;
+        attempt.is_counted = is_counted;
         attempt.written = Written::default();
         attempt.server = Some(server);
         attempt.may_try = may_try;
@@ -129,6 +133,11 @@ impl Watch {
     /// Whom to tell how the request gets on; `None` when the policy does not ask.
     pub(super) fn progress(&self) -> Option<Progress> {
         self.attempt.lock().progress.clone()
+    }
+
+    /// Whether anybody wants to know what the answer brings.
+    pub(super) fn is_counted(&self) -> bool {
+        self.attempt.lock().is_counted
     }
 
     /// The first token of the answer has come, or the answer as a whole.

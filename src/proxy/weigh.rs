@@ -8,7 +8,7 @@ use pingora::{Error, ErrorType, Result};
 use super::Proxy;
 use super::context::RequestContext;
 use crate::balance::Policy;
-use crate::prompt::{self, Content, Demand, Endpoint, Estimate, Work};
+use crate::prompt::{self, Content, Demand, Endpoint, Estimate, Usage, Work};
 
 /// Bodies up to this length, in bytes, are measured where they are.
 const MEASURED_IN_PLACE: usize = 256 << 10;
@@ -25,20 +25,20 @@ impl Proxy {
     pub(super) async fn weigh(&self, body: &Bytes, ctx: &mut RequestContext) -> Result<Demand> {
         let endpoint = ctx.endpoint;
         let is_by_work = matches!(ctx.config().policy, Policy::ByWork(_));
-        let (mut demand, content) = measure(body, endpoint, is_by_work).await?;
+        let is_looked_at = is_by_work || self.live.journal().wants_ends();
+        let (mut demand, content) = measure(body, endpoint, is_looked_at).await?;
         if let Some(content) = content {
             let estimate = self.live.estimator().lock().estimate(endpoint, &content);
-            demand.work = Some(Arc::new(work(content, &estimate)));
+            let work = Arc::new(work(content, &estimate));
+            demand.work = is_by_work.then(|| Arc::clone(&work));
+            ctx.work = Some(work);
             ctx.estimate = Some(estimate);
         }
         Ok(demand)
     }
 
-    /// An answer has come to its end: learns from what its server has counted. Returns how many tokens were generated,
-    /// as far as that is known.
-    pub(super) fn learn(&self, ctx: &mut RequestContext) -> Option<u64> {
-        let written = ctx.watch.take_written();
-        let usage = prompt::usage(&written.tail);
+    /// An answer has come to its end: learns from what its server has counted.
+    pub(super) fn learn(&self, ctx: &RequestContext, usage: Option<Usage>) {
         if let (Some(usage), Some(estimate)) = (usage, &ctx.estimate) {
             let error = self.live.estimator().lock().learn(estimate, usage.prompt_tokens);
             self.metrics.estimated(estimate.class().label(), error.relative());
@@ -46,15 +46,14 @@ impl Proxy {
                 server.engine().lock().prompts.told(estimate.tokens());
             }
         }
-        usage.and_then(|usage| usage.completion_tokens).or(written.events)
     }
 }
 
 /// Measures a body; a long one on another thread, so that reading it (10 ms for 8 MiB of escapes) does not hold up
 /// the other requests of this one.
-async fn measure(body: &Bytes, endpoint: Endpoint, is_by_work: bool) -> Result<(Demand, Option<Content>)> {
+async fn measure(body: &Bytes, endpoint: Endpoint, is_looked_at: bool) -> Result<(Demand, Option<Content>)> {
     let measure = move |body: &[u8]| {
-        let content = is_by_work.then(|| prompt::content(endpoint, body));
+        let content = is_looked_at.then(|| prompt::content(endpoint, body));
         (prompt::measure(body), content)
     };
     if body.len() <= MEASURED_IN_PLACE {

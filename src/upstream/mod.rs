@@ -31,6 +31,7 @@ pub use server::{Server, Standing, Verdict};
 use crate::access::Access;
 use crate::balance::{Admission, Balancer, Clock, GroupMismatch, Snapshot, Topology, TopologyError};
 use crate::config::{Config, Source};
+use crate::journal::{Journal, OpenError};
 use crate::metrics::{Metrics, Roster};
 use crate::prompt::TokenEstimator;
 use crate::queue::Queue;
@@ -45,6 +46,9 @@ pub enum ApplyError {
     /// Buckets and groups do not match.
     #[error(transparent)]
     GroupMismatch(#[from] GroupMismatch),
+    /// The access log cannot be written to.
+    #[error(transparent)]
+    AccessLog(#[from] OpenError),
     /// A configured server cannot be addressed.
     #[error("{0}")]
     Server(#[from] Box<pingora::Error>),
@@ -137,6 +141,7 @@ pub struct Live {
     balancer: Arc<Balancer>,
     metrics: Arc<Metrics>,
     queue: Arc<Queue>,
+    journal: Journal,
     /// Knows how long prompts are, and learns.
     estimator: Mutex<TokenEstimator>,
     in_force: ArcSwap<InForce>,
@@ -168,9 +173,12 @@ impl Live {
         let balancer = Arc::new(balancer?);
         let metrics = Arc::new(Metrics::new(&in_force.roster()));
         let estimator = Mutex::new(TokenEstimator::new(in_force.config.policy.media()));
+        let journal = Journal::new(config.admin.is_some(), metrics.access_log().clone());
+        journal.configure(config.access_log.as_ref())?;
         let live = Self {
             queue: Queue::new(&balancer, &metrics),
             estimator,
+            journal,
             balancer,
             metrics,
             in_force: ArcSwap::from_pointee(in_force),
@@ -217,6 +225,12 @@ impl Live {
         &self.queue
     }
 
+    /// Sees what happens to requests.
+    #[must_use]
+    pub fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
     /// Estimates how long prompts are, for the policies by work.
     #[must_use]
     pub fn estimator(&self) -> &Mutex<TokenEstimator> {
@@ -242,7 +256,9 @@ impl Live {
         found.extend(new_found);
         found.retain(|source, _| config.sources().any(|discover| discover.source == *source));
         let generation = self.get().generation + 1;
+        let access_log = self.journal.open(config.access_log.as_ref())?;
         let in_force = self.put(Arc::new(config), generation, &found)?;
+        self.journal.write_to(access_log);
         *changing = found;
         Ok(in_force)
     }

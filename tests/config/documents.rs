@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use tidegate::config::{Flags, known_keys, load};
 
 /// Numbers that bound nothing: what the policy decides by.
-const NO_LIMITS: [&str; 15] = [
+const NO_LIMITS: [&str; 17] = [
+    "access_log.sample",
+    "access_log.slower_than",
     "groups[].weight",
     "groups[].servers[].weight",
     "policy.media_tokens.audio",
@@ -49,6 +51,9 @@ fn base_of(key: &str) -> Value {
     let mut root = base();
     if OF_BUCKETS.contains(&key) {
         root["policy"] = json!({ "kind": "reference_bucket" });
+    }
+    if key.starts_with("access_log.") {
+        root["access_log"] = json!({ "format": "json" });
     }
     root
 }

@@ -10,6 +10,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "helpers of tests take what is at hand")]
 
 mod access; // API keys and their limits, closed paths, limits on the header, secrets
+mod access_log; // one line for each request
 mod addresses; // addresses of servers, the health check, the list of models
 mod body; // a request body on its way to the server
 mod broken; // servers that die before they have answered

@@ -47,6 +47,7 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
         retry,
         health,
         engines,
+        access_log,
         queue,
         strip_request_headers,
         upstream_authorization,
@@ -81,6 +82,11 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
     changes.retry(&old.retry, retry);
     changes.health(&old.health, health);
     changes.engines(old.engines.as_ref(), engines.as_ref());
+    changes.value(
+        "access_log",
+        &summary::access_log(old.access_log.as_ref()),
+        &summary::access_log(access_log.as_ref()),
+    );
     changes.queue(&old.queue, queue);
     let (old_strip, new_strip) = (&old.strip_request_headers, strip_request_headers);
     changes.value("headers.strip", &summary::list(old_strip), &summary::list(new_strip));

@@ -1,0 +1,110 @@
+//! What the journal is told of a request: where it went, and how it ended.
+
+use pingora::Error;
+use pingora::proxy::Session;
+
+use super::Proxy;
+use super::context::RequestContext;
+use super::reject::Reject;
+use super::watch::Written;
+use crate::access::Admission;
+use crate::access_log::{End, Record, VERSION};
+use crate::balance::Lease;
+use crate::journal::Placed;
+use crate::metrics::Outcome;
+use crate::prompt::{self, Demand, Usage};
+use crate::upstream::Server;
+
+/// What an answer has brought, as far as somebody has counted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Brought {
+    /// What its server says.
+    pub(super) usage: Option<Usage>,
+    /// Tokens that were generated: as the server says, else as they were seen.
+    pub(super) output_tokens: Option<u64>,
+}
+
+impl Brought {
+    pub(super) fn of(written: Written) -> Self {
+        let usage = prompt::usage(&written.tail);
+        Self { usage, output_tokens: usage.and_then(|usage| usage.completion_tokens).or(written.events) }
+    }
+}
+
+impl Proxy {
+    /// The request was given a place.
+    pub(super) fn report_place(&self, ctx: &RequestContext, lease: &Lease, server: &Server) {
+        let journal = self.live.journal();
+        if !journal.wants_places() {
+            return;
+        }
+        journal.placed(Placed {
+            request_id: ctx.id().to_owned(),
+            attempt: ctx.attempts,
+            tokens: ctx.demand.as_ref().map(Demand::prompt_tokens),
+            standard_group: group_name(ctx, Some(lease.standard_group())).unwrap_or_default(),
+            group: group_name(ctx, Some(lease.group())).unwrap_or_default(),
+            server: server.name().to_owned(),
+            reason: lease.reason(),
+            waited_s: ctx.waited.as_secs_f64(),
+        });
+    }
+
+    /// The request is over.
+    pub(super) fn report_end(
+        &self,
+        session: &Session,
+        error: Option<&Error>,
+        ctx: &RequestContext,
+        Brought { usage, output_tokens }: Brought,
+    ) {
+        let journal = self.live.journal();
+        if !journal.wants_ends() {
+            return;
+        }
+        let (estimate, work) = (ctx.estimate.as_ref(), ctx.work.as_ref());
+        let group = group_name(ctx, ctx.standard_group);
+        let is_elsewhere = ctx.group != ctx.standard_group;
+        journal.ended(Record {
+            version: VERSION,
+            time: ctx.started_at,
+            request_id: ctx.id().to_owned(),
+            key: ctx.admission.as_ref().and_then(Admission::key_name).map(ToString::to_string),
+            model: estimate.and_then(|estimate| estimate.model()).map(str::to_owned),
+            endpoint: session.req_header().uri.path().to_owned(),
+            body_bytes: ctx.request_bytes,
+            stream: work.is_some_and(|work| work.is_streamed),
+            estimated_tokens: estimate.map(prompt::Estimate::tokens),
+            prompt_tokens: usage.map(|usage| usage.prompt_tokens),
+            cached_tokens: usage.and_then(|usage| usage.cached_tokens),
+            max_tokens: work.and_then(|work| work.output_limit_tokens),
+            ignore_eos: ctx.demand.as_ref().is_some_and(|demand| demand.ignore_eos),
+            output_tokens,
+            redirected_from: group.clone().filter(|_| is_elsewhere),
+            group,
+            server: ctx.server.as_ref().map(|server| server.name().to_owned()),
+            reason: ctx.reason.map(str::to_owned),
+            attempts: u32::try_from(ctx.attempts).unwrap_or(u32::MAX),
+            status: ctx.status,
+            waited_s: ctx.waited.as_secs_f64(),
+            ttft_s: ctx.watch.first_byte_at().map(|at| (at - ctx.started).as_secs_f64()),
+            duration_s: ctx.started.elapsed().as_secs_f64(),
+            sent_bytes: ctx.response_bytes,
+            end: end_of(ctx.outcome(error)),
+            rejected: ctx.reject.map(|reject: Reject| reject.reason().to_owned()),
+        });
+    }
+}
+
+fn end_of(outcome: Outcome) -> End {
+    match outcome {
+        Outcome::Complete => End::Complete,
+        Outcome::ClientGone => End::ClientGone,
+        Outcome::UpstreamBroken => End::UpstreamBroken,
+        Outcome::Rejected => End::Rejected,
+    }
+}
+
+fn group_name(ctx: &RequestContext, group: Option<usize>) -> Option<String> {
+    ctx.config().groups.get(group?).map(|group| group.name.clone())
+}
