@@ -23,6 +23,7 @@
 //!                discovery -> upstream, config
 //!                upstream (what is in force) -> access, balance, metrics, queue, config, health and engines
 //!                                              (their records)
+//!                shadow -> balance          (another policy beside the one in force)
 //!                queue  -> balance, metrics
 //!                drain  -> upstream         (how long an end may take)
 //!         config -> access, balance, prompt, tls (only to build their types)
@@ -63,6 +64,7 @@
 //! | what a reload changes, and what needs a restart | `src/config/difference/`, `src/reload/` |
 //! | where servers are found | `src/discovery/` |
 //! | who waits, and who is next | `src/queue/` |
+//! | what a policy beside the one in force is told | `src/shadow/` |
 //! | a line of the access log, which requests get one | `src/access_log/record.rs`, `src/journal/` |
 //! | the engine model, its tables, its report | `src/simulate/engine.rs`, `src/simulate/table.rs`, `src/simulate/report/` |
 //! | what `tidegate tune` tries and recommends | `src/tune/candidates.rs`, `src/tune/search.rs` |
@@ -98,6 +100,7 @@ pub mod queue;
 pub mod reload;
 pub mod replace;
 mod settled;
+pub mod shadow;
 pub mod simulate;
 pub mod tls;
 pub mod tune;

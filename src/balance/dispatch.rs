@@ -204,6 +204,7 @@ impl Dispatch {
             ignore_eos: demand.ignore_eos,
             is_streamed: work.is_streamed,
             prefix: work.prefix.clone(),
+            session: work.session.clone(),
             excluded: tried.iter().filter_map(|number| self.place(number)).collect(),
             is_retry: !tried.is_empty(),
             needed_tokens: work.needed_tokens,

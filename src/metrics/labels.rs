@@ -214,6 +214,14 @@ pub(super) struct ServerLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ShadowLabels {
+    pub(super) policy: &'static str,
+    pub(super) group: Arc<str>,
+    pub(super) reason: &'static str,
+    pub(super) agreement: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct RedirectLabels {
     pub(super) from: Arc<str>,
     pub(super) to: Arc<str>,

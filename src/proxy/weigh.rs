@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pingora::http::RequestHeader;
 use pingora::{Error, ErrorType, Result};
 
 use super::Proxy;
 use super::context::RequestContext;
+use crate::access::Admission;
 use crate::balance::Policy;
 use crate::prompt::{self, Content, Demand, Endpoint, Estimate, Usage, Work};
+use crate::work::BLOCK_TOKENS;
 
 /// Bodies up to this length, in bytes, are measured where they are.
 const MEASURED_IN_PLACE: usize = 256 << 10;
@@ -22,14 +25,15 @@ const REFUSAL_MARGIN_PERCENT: u64 = 30;
 
 impl Proxy {
     /// Measures a body, for the policy that is in force.
-    pub(super) async fn weigh(&self, body: &Bytes, ctx: &mut RequestContext) -> Result<Demand> {
+    pub(super) async fn weigh(&self, header: &RequestHeader, body: &Bytes, ctx: &mut RequestContext) -> Result<Demand> {
         let endpoint = ctx.endpoint;
         let is_by_work = matches!(ctx.config().policy, Policy::ByWork(_));
-        let is_looked_at = is_by_work || self.live.journal().wants_ends();
+        let is_looked_at = is_by_work || ctx.config().shadow.is_some() || self.live.journal().wants_ends();
         let (mut demand, content) = measure(body, endpoint, is_looked_at).await?;
         if let Some(content) = content {
             let estimate = self.live.estimator().lock().estimate(endpoint, &content);
-            let work = Arc::new(work(content, &estimate));
+            let session = session(header, ctx, &estimate);
+            let work = Arc::new(Work { session, ..work(content, &estimate) });
             demand.work = is_by_work.then(|| Arc::clone(&work));
             ctx.work = Some(work);
             ctx.estimate = Some(estimate);
@@ -65,6 +69,16 @@ async fn measure(body: &Bytes, endpoint: Endpoint, is_looked_at: bool) -> Result
         .map_err(|error| Error::because(ErrorType::InternalError, "while measuring a body", error))
 }
 
+/// The blocks of the conversation that the client names, if it does.
+fn session(header: &RequestHeader, ctx: &RequestContext, estimate: &Estimate) -> Vec<u64> {
+    let name = ctx.config().session_header.as_ref().and_then(|name| header.headers.get(name));
+    let Some(name) = name.filter(|name| !name.is_empty()) else { return Vec::new() };
+    // Others may use the same names.
+    let key = ctx.admission.as_ref().and_then(Admission::key_name).map_or("", |key| &**key);
+    let parts = [name.as_bytes(), key.as_bytes(), estimate.model().unwrap_or_default().as_bytes()];
+    prompt::session_blocks(parts, estimate.tokens() / BLOCK_TOKENS)
+}
+
 /// What an engine has to do for a request.
 fn work(content: Content, estimate: &Estimate) -> Work {
     let tokens = estimate.tokens();
@@ -83,6 +97,7 @@ fn work(content: Content, estimate: &Estimate) -> Work {
         surely_needed_tokens: of_one(tokens.saturating_sub(guessed).saturating_sub(part(REFUSAL_MARGIN_PERCENT))),
         is_streamed: content.is_streamed,
         prefix: content.prefix,
+        session: Vec::new(),
     }
 }
 

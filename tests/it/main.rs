@@ -38,6 +38,7 @@ mod retry; // what is tried again, where, and how often
 mod saturation; // more connections than files may be open, more data than a client reads
 mod security; // requests with an ambiguous end, bodies that look like requests
 mod selection; // which server a request goes to
+mod shadow; // a policy beside the one in force, conversations with a name
 mod shutdown; // the end of the process, on signals
 mod streaming; // a response on its way to the client, also when it breaks
 mod support;
