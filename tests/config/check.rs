@@ -141,7 +141,11 @@ fn a_policy_beside_the_one_in_force_is_another_one_and_needs_what_it_needs() {
     assert_eq!((checked.code, checked.stderr.as_str()), (Some(0), ""));
     assert!(checked.stdout.contains("shadow: lanes, lanes 2, "), "{}", checked.stdout);
     let checked = check("kind: reference_plain, shadow: least_work, lanes: 2");
-    assert!(checked.stderr.contains("policy.lanes: has no effect with policy.kind reference_plain"), "{}", checked.stderr);
+    assert!(
+        checked.stderr.contains("policy.lanes: has no effect with policy.kind reference_plain"),
+        "{}",
+        checked.stderr
+    );
     for (policy, problem) in [
         ("shadow: lanes", "policy.shadow: found lanes, which is policy.kind itself, expected another one or none"),
         ("shadow: reference_bucket", "groups[0].up_to_tokens: missing"),
