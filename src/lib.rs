@@ -18,7 +18,8 @@
 //! main -> app -> proxy  -> access, prompt, balance, metrics, queue, upstream, health, engines, drain, tls
 //!                health -> upstream, metrics, tls      (upstream keeps each server's record)
 //!                engines -> upstream, metrics, prompt, tls (upstream keeps each engine's report)
-//!                admin  -> balance, metrics, queue, upstream, drain, reload
+//!                explain -> balance, prompt, upstream
+//!                admin  -> explain, balance, metrics, queue, upstream, drain, reload
 //!                reload -> discovery, upstream, config
 //!                discovery -> upstream, config
 //!                upstream (what is in force) -> access, balance, metrics, queue, config, health and engines
@@ -63,6 +64,7 @@
 //! | a configuration key | `src/config/` |
 //! | what a reload changes, and what needs a restart | `src/config/difference/`, `src/reload/` |
 //! | where servers are found | `src/discovery/` |
+//! | why a request would go where it would go, in words | `src/explain/` |
 //! | who waits, and who is next | `src/queue/` |
 //! | what a policy beside the one in force is told | `src/shadow/` |
 //! | a line of the access log, which requests get one | `src/access_log/record.rs`, `src/journal/` |
@@ -86,6 +88,7 @@ pub mod discovery;
 pub mod drain;
 pub mod drive;
 pub mod engines;
+pub mod explain;
 pub mod health;
 pub mod healthcheck;
 pub mod journal;

@@ -16,6 +16,7 @@ mod exact;
 mod measure;
 mod text;
 mod usage;
+mod work;
 
 pub use content::{Content, MAX_MODEL_BYTES, MAX_PREFIX_BLOCKS, PREFIX_BLOCK_BYTES, content, session_blocks};
 pub use demand::{Budget, DEFAULT_MAX_TOKENS, Demand, MAX_BUDGET_TOKENS, Work};
