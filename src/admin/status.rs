@@ -19,6 +19,8 @@ struct Status<'a> {
     /// Since 1970.
     start_time_seconds: f64,
     uptime_seconds: f64,
+    /// False once the process is told to stop.
+    ready: bool,
     /// Counts the configurations that were put in force, from 1.
     config_generation: u64,
     config_applied_at: String,
@@ -104,8 +106,23 @@ struct RequestTotals {
     rejected: u64,
 }
 
-/// The whole status at this moment.
-pub(super) fn json(reloader: &Reloader) -> Vec<u8> {
+/// The whole status at this moment, for people.
+pub(super) fn json(reloader: &Reloader, is_ready: bool) -> Vec<u8> {
+    let mut json = write(reloader, is_ready, |status| serde_json::to_vec_pretty(status));
+    json.push(b'\n');
+    json
+}
+
+/// The same on one line.
+pub(super) fn line(reloader: &Reloader, is_ready: bool) -> Vec<u8> {
+    write(reloader, is_ready, |status| serde_json::to_vec(status))
+}
+
+fn write(
+    reloader: &Reloader,
+    is_ready: bool,
+    to_json: impl FnOnce(&Status<'_>) -> serde_json::Result<Vec<u8>>,
+) -> Vec<u8> {
     let live = reloader.live();
     let (applied, refused) = (reloader.applied(), reloader.refused());
     let moment = live.at_one_moment();
@@ -133,6 +150,7 @@ pub(super) fn json(reloader: &Reloader) -> Vec<u8> {
         version: env!("CARGO_PKG_VERSION"),
         start_time_seconds: live.metrics().start_time().as_secs_f64(),
         uptime_seconds: live.metrics().uptime().as_secs_f64(),
+        ready: is_ready,
         config_generation: in_force.generation,
         config_applied_at: humantime::format_rfc3339_seconds(applied.at).to_string(),
         config_trigger: applied.trigger.label(),
@@ -152,9 +170,7 @@ pub(super) fn json(reloader: &Reloader) -> Vec<u8> {
         totals: TotalsStatus::of(&live.metrics().totals()),
         config: ConfigStatus::of(&in_force.config),
     };
-    let mut json = serde_json::to_vec_pretty(&status).expect("all keys are strings and no value can fail");
-    json.push(b'\n');
-    json
+    to_json(&status).expect("all keys are strings and no value can fail")
 }
 
 impl<'a> ServerStatus<'a> {
