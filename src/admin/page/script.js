@@ -173,6 +173,7 @@ const MOST_DECISIONS = 300;
 
 const model = {
   changes: "closed",
+  opened: now(),
   status: null,
   classes: [{ name: "all", below: Infinity }],
   records: [],         // {at, tokens, ttft} of requests that are over, by their end
@@ -289,6 +290,7 @@ function placed(event) {
   const decision = {
     id: event.request_id, when: new Date(), tokens, home, group: to, server: event.server, reason: event.reason,
     waited: event.waited_s ?? 0, attempt: event.attempt ?? 1, explanation: event.explanation ?? event.explained ?? null, record: null, row: null,
+    loads: new Map(model.status?.groups.map((group) => [group.name, group.load_tokens])),
   };
   remember(decision);
   launch(decision, at);
@@ -358,7 +360,9 @@ const LEAST_TOKENS = 16;
 function mostTokens() {
   const ranges = model.status?.policy.buckets ?? [];
   const last = ranges.length ? ranges[ranges.length - 1].to_tokens : 131072;
-  return Math.min(Math.max(last, 32768) * 1.6, 4e6);
+  // Whole half octaves, so that a threshold which is a power of two falls between two bars.
+  const octaves = Math.ceil(2 * Math.log2((Math.min(Math.max(last, 32768), 2 ** 22) * 1.4) / LEAST_TOKENS)) / 2;
+  return LEAST_TOKENS * 2 ** octaves;
 }
 
 /** Where a length is on the axis, from 0 to 1. */
@@ -532,9 +536,10 @@ function draw() {
 }
 
 function bars() {
-  const bins = new Array(Math.ceil(Math.log2(mostTokens() / LEAST_TOKENS) * 2)).fill(0);
+  const bins = new Array(Math.round(Math.log2(mostTokens() / LEAST_TOKENS) * 2)).fill(0);
   for (const { tokens } of model.lengths) {
-    const bin = Math.floor(onAxis(tokens) * bins.length);
+    // The little extra keeps a power of two from falling below its own bar.
+    const bin = Math.floor(onAxis(tokens) * bins.length + 1e-9);
     bins[Math.min(bin, bins.length - 1)] += 1;
   }
   return bins;
@@ -580,7 +585,7 @@ function drawHistogram(pen, colours) {
 function drawWater(pen, colours, basin, at) {
   const { x, y, w, h } = basin.rect;
   const surface = y + h * (1 - waterline(basin));
-  const swell = sea.still ? 0 : 2 + basin.ripple * 3;
+  const swell = sea.still ? 0 : Math.min(2 + basin.ripple * 2.5, (y + h - surface) * 0.3);
   const wave = (px, phase, size) => surface + size * (Math.sin(px / 46 + at * 0.9 + phase) + 0.6 * Math.sin(px / 23 - at * 1.2 + phase));
   pen.save();
   pen.beginPath();
@@ -753,7 +758,7 @@ function build(data) {
     const load = el("span");
     const gauge = el("span", { class: "gauge", title: "Full scale, in tokens of load, for all basins" });
     const range = data.policy.buckets.length > 1 ? rangeOf(group, index === data.groups.length - 1) : plural(group.servers.length, "server", "servers");
-    const water = el("div", { class: "water" }, el("h3", {}, group.name, el("small", {}, range)), gauge, el("p", { class: "reading" }, flight, " ", load));
+    const water = el("div", { class: "water" }, el("h3", {}, group.name, el("small", {}, range)), el("p", { class: "reading" }, flight, " ", load), gauge);
     gauge.style.top = "13%";
     const list = el("div", { class: "servers", role: "list" });
     for (const server of group.servers) list.append(card(server.name));
@@ -965,18 +970,21 @@ function showFigures() {
   model.views?.forEach((view, index) => {
     setText(view.p50, seconds(quantile(all[index], 0.5)));
     setText(view.p99, seconds(quantile(all[index], 0.99)));
-    setText(view.count, all[index].length ? `${plural(all[index].length, "answer", "answers")} in the last 5 minutes; line p50, dashes p99` : "no answer in the last 5 minutes");
+    setText(view.count, all[index].length ? `${plural(all[index].length, "answer", "answers")} in 5 minutes. Line p50, dashes p99, from ${seconds(low)} to ${seconds(most)}` : "no answer in 5 minutes");
     const points = (q) => slots[index].map((list) => quantile(sort(list), q));
     curve(view.spark, [[points(0.5), "line"], [points(0.99), "line high"]], height);
   });
-  const perSlot = new Array(SLOTS).fill(0);
+  // Nothing is said of the time before the first that is known of.
+  const known = Math.min(at - model.opened, WINDOW);
+  const oldest = Math.max(known, ...model.lengths.slice(0, 1).map((one) => at - one.at));
+  const perSlot = Array.from({ length: SLOTS }, (_, slot) => ((SLOTS - 1 - slot) * SLOT <= oldest ? 0 : undefined));
   for (const { at: then } of model.lengths) {
     const slot = SLOTS - 1 - Math.floor((at - then) / SLOT);
-    if (slot >= 0) perSlot[slot] += 1;
+    if (slot >= 0) perSlot[slot] = (perSlot[slot] ?? 0) + 1;
   }
-  const lately = model.lengths.filter((one) => one.at > at - SLOT).length / SLOT;
+  const lately = model.lengths.filter((one) => one.at > at - SLOT).length / Math.min(SLOT, Math.max(1, oldest));
   setText($("rate-now"), lately >= 9.95 ? whole.format(Math.round(lately)) : lately.toFixed(1));
-  const peak = Math.max(1, ...perSlot);
+  const peak = Math.max(1, ...perSlot.map((one) => one ?? 0));
   curve($("rate-spark"), [[perSlot, "line"]], (value) => 57 - 54 * (value / peak), true);
   const waited = new Array(SLOTS).fill(undefined);
   for (const { at: then, waiting } of model.queue) {
@@ -1034,7 +1042,7 @@ const REASONS = {
   failover: "no server of its own group could take it",
 };
 
-const ROWS = 60;
+const ROWS = matchMedia("(max-width: 46rem)").matches ? 20 : 60;
 const list = $("decision-list");
 
 function wanted(decision) {
@@ -1120,7 +1128,52 @@ function explain(decision, inside) {
       ["First token after", record.ttft_s !== undefined && seconds(record.ttft_s)], ["In all", seconds(record.duration_s)], ["Attempts", record.attempts], ["Status", record.status], ["End", words(record.end)]);
   }
   const shown = facts.filter(([, value]) => value !== undefined && value !== null && value !== false && value !== "");
-  inside.replaceChildren(...spell(decision.explanation), el("dl", {}, ...shown.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value))))));
+  const text = inWords(decision);
+  inside.replaceChildren(...(text ? [el("p", { class: "words" }, text)] : []), ...spell(decision.explanation), el("dl", {}, ...shown.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value))))));
+}
+
+/** What is behind a reason, as far as this page can know. */
+function inWords(decision) {
+  const { status } = model;
+  const { reason, tokens, home, group, server } = decision;
+  if (!status || !server) return decision.record?.rejected ? `Tidegate answered itself: ${words(decision.record.rejected)}.` : "";
+  const long = model.classes[0].below;
+  switch (reason) {
+    case "standard":
+    case "redirected": return buckets(decision, status);
+    case "failover": return `Its length is for ${home}, where no server could be tried. ${group} serves in its place.`;
+    case "short": return `It is short${long === Infinity ? "" : ` (below ${short(long)} tokens)`}, and ${server} is where it costs least: behind as little prefill as possible, without slowing many streams down.`;
+    case "short_on_lane": return `It is short, and ${server} costs least although it is a lane: the risk that the next long prompt stalls it is counted in.`;
+    case "lane": return `It is long${long === Infinity ? "" : ` (from ${short(long)} tokens)`}. Long prompts go to lanes, one unfinished prefill at a time; ${server} is the cheapest that was free.`;
+    case "lane_overdue": return `It is long and was held for as long as allowed. It goes to the cheapest lane, behind the prefill that is there.`;
+    case "off_lane": return `It is long, but no lane may take it: it was tried there, or is too long for them. ${server} is the cheapest of the others.`;
+    case "least_cost": return `${server} is where it costs least.`;
+    default: return "";
+  }
+}
+
+/** The formula of the buckets: gap x affinity, against the threshold. */
+function buckets(decision, status) {
+  const { tokens, home, group, reason, loads } = decision;
+  const { tuning, buckets: ranges } = status.policy;
+  const names = status.groups.map((one) => one.name);
+  const own = loads?.get(home);
+  let text = `Its ${whole.format(tokens ?? 0)} tokens are for ${home}.`;
+  if (!tuning || ranges.length < 2) return text;
+  text += reason === "redirected" ? ` It crossed to ${group}, which had so much less load that crossing was worth it.` : " No neighbour was so much lighter that crossing was worth it.";
+  if (own === undefined || tokens === null) return text;
+  const at = names.indexOf(home);
+  const near = tuning.neighbours === "all" ? names.map((_, index) => index).filter((index) => index !== at) : [at - 1, at + 1].filter((index) => index >= 0 && index < names.length);
+  for (const index of near) {
+    const { from_tokens: from, to_tokens: to } = ranges[index];
+    const half = (to - from) / 2;
+    const distance = Math.max(0, Math.abs(tokens - (from + half)) - half) / half;
+    const affinity = Math.exp(-tuning.affinity_strength * distance);
+    const other = loads.get(names[index]) ?? 0;
+    const gap = own > 0 && other < own ? 1 - Math.pow(other / own, tuning.sensitivity) : 0;
+    text += ` ${names[index]}: affinity ${affinity.toFixed(2)}; with the loads of the status before (${short(own)} here, ${short(other)} there) gap ${gap.toFixed(2)}, score ${(gap * affinity).toFixed(2)}, and above ${tuning.threshold} it would cross.`;
+  }
+  return text;
 }
 
 /** Whatever form an explanation has: words, a table, or facts. */
@@ -1219,8 +1272,8 @@ function applyTheme() {
 function applyMotion(still) {
   sea.still = still;
   $("motion").setAttribute("aria-pressed", String(still));
-  setText($("motion"), still ? "Move" : "Still");
-  $("motion").title = `${still ? "Lets the water move" : "Stops what moves; the numbers go on"} (key: p)`;
+  setText($("motion"), still ? "Play" : "Pause");
+  $("motion").title = `${still ? "Lets the water move again" : "Stops what moves; the numbers go on"} (key: p)`;
 }
 
 function switchTheme() {
