@@ -77,6 +77,8 @@ struct ServerStatus<'a> {
     health_for_seconds: f64,
     /// Bad health probes in a row.
     probes_failed: u32,
+    /// How often it was taken out.
+    ejections: u64,
     draining: bool,
     /// Whether it is being drained and nothing runs on it any more.
     drained: bool,
@@ -177,9 +179,9 @@ impl<'a> ServerStatus<'a> {
     fn of(server: &'a Server, moment: &Moment) -> Self {
         let usage = moment.usage.servers.get(server.number()).copied().unwrap_or_default();
         let standing = moment.standing(server);
-        let (reason, since, probes_failed) = {
+        let (reason, since, probes_failed, ejections) = {
             let record = server.health().lock();
-            (record.cause().label(), record.since(), record.probes_failed())
+            (record.cause().label(), record.since(), record.probes_failed(), record.times_out())
         };
         Self {
             name: server.name(),
@@ -196,6 +198,7 @@ impl<'a> ServerStatus<'a> {
             health_reason: reason,
             health_for_seconds: since.elapsed().as_secs_f64(),
             probes_failed,
+            ejections,
             draining: standing.is_draining(),
             drained: standing.is_draining() && usage.in_flight == 0,
             engine: EngineStatus::of(&server.engine().lock()),

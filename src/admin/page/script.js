@@ -80,7 +80,7 @@ function authorization() {
 
 function connection(state, text) {
   feed.state = state;
-  $("connection").dataset.state = state;
+  document.body.dataset.state = state;
   setText($("connection-text"), text);
 }
 
@@ -163,10 +163,12 @@ function take(name, data) {
 
 // ------------------------------------------------------------------------------------------------ what is known
 
-/** What the figures are about, in seconds. */
+/** What the figures are about, in seconds: as far back as is known, within these bounds. */
 const WINDOW = 300;
-const SLOT = 10;
-const SLOTS = WINDOW / SLOT;
+const SHORTEST = 60;
+const SLOTS = 30;
+/** What "now" is in a rate. */
+const LATELY = 10;
 /** So many records are kept within the window; a server that ends more of them has a shorter one. */
 const MOST_RECORDS = 30000;
 const MOST_DECISIONS = 300;
@@ -185,8 +187,6 @@ const model = {
   seen: new Set(),     // requests that have ended and are in the figures
   flights: new Map(),  // dots by request
   missed: 0,
-  ejections: new Map(),
-  health: new Map(),
   decided: 0,
 };
 
@@ -203,20 +203,10 @@ function status(data) {
     say("Tidegate was restarted");
     model.flights.clear();
     model.seen.clear();
-    model.health.clear();
-    model.ejections.clear();
   }
   model.status = data;
   connection(data.ready === false ? "wait" : "live", data.ready === false ? "stopping" : "live");
   classify(data);
-  for (const group of data.groups) {
-    for (const server of group.servers) {
-      if (server.health === "out" && model.health.get(server.name) !== "out" && model.health.has(server.name)) {
-        model.ejections.set(server.name, (model.ejections.get(server.name) ?? 0) + 1);
-      }
-      model.health.set(server.name, server.health);
-    }
-  }
   const at = now();
   model.queue.push({ at, waiting: waitingIn(data) });
   prune(model.queue, at);
@@ -817,11 +807,9 @@ function showServer(server, most, work, isLane) {
   setText(view.load, `${short(server.load_tokens)} tokens`);
   view.bar.style.transform = `scaleX(${server.load_tokens / most})`;
   view.tag.hidden = !isLane;
-  const ejected = model.ejections.get(server.name);
   let state = server.draining ? (server.drained ? "drained" : "draining") : words(server.health);
   if (server.health !== "healthy") state += `: ${words(server.health_reason)}, ${seconds(server.health_for_seconds)}`;
-  const times = server.ejections ?? ejected;
-  if (times) state += ` · ejected ${times}×`;
+  if (server.ejections) state += ` · ejected ${server.ejections}×`;
   setText(view.state, state);
   const parts = [];
   if (work && (work.prefilling || work.streams)) parts.push(`prefill ${seconds(work.prefill_seconds)} · ${plural(work.streams, "stream", "streams")}`);
@@ -951,12 +939,16 @@ function showFigures() {
   const at = now();
   for (const list of [model.records, model.lengths, model.crossings]) prune(list, at);
   sea.bins = bars();
+  const oldest = Math.max(at - model.opened, ...[...model.lengths.slice(0, 1), ...model.records.slice(0, 1)].map((one) => at - one.at));
+  const span = Math.min(WINDOW, Math.max(SHORTEST, Math.ceil(oldest / 60) * 60));
+  const period = span === SHORTEST ? "the last minute" : `${span / 60} minutes`;
+  const slotOf = (then) => SLOTS - 1 - Math.floor((at - then) / (span / SLOTS));
   const slots = model.classes.map(() => Array.from({ length: SLOTS }, () => []));
   const all = model.classes.map(() => []);
   for (const { at: then, tokens, ttft } of model.records) {
     if (ttft === undefined || ttft === null) continue;
     const one = classOf(tokens);
-    const slot = SLOTS - 1 - Math.floor((at - then) / SLOT);
+    const slot = slotOf(then);
     all[one].push(ttft);
     if (slot >= 0) slots[one][slot].push(ttft);
   }
@@ -970,25 +962,23 @@ function showFigures() {
   model.views?.forEach((view, index) => {
     setText(view.p50, seconds(quantile(all[index], 0.5)));
     setText(view.p99, seconds(quantile(all[index], 0.99)));
-    setText(view.count, all[index].length ? `${plural(all[index].length, "answer", "answers")} in 5 minutes. Line p50, dashes p99, from ${seconds(low)} to ${seconds(most)}` : "no answer in 5 minutes");
+    setText(view.count, all[index].length ? `${plural(all[index].length, "answer", "answers")} in ${period}. Line p50, dashes p99, from ${seconds(low)} to ${seconds(most)}` : `no answer in ${period}`);
     const points = (q) => slots[index].map((list) => quantile(sort(list), q));
     curve(view.spark, [[points(0.5), "line"], [points(0.99), "line high"]], height);
   });
   // Nothing is said of the time before the first that is known of.
-  const known = Math.min(at - model.opened, WINDOW);
-  const oldest = Math.max(known, ...model.lengths.slice(0, 1).map((one) => at - one.at));
-  const perSlot = Array.from({ length: SLOTS }, (_, slot) => ((SLOTS - 1 - slot) * SLOT <= oldest ? 0 : undefined));
+  const perSlot = Array.from({ length: SLOTS }, (_, slot) => (slot >= slotOf(at - oldest) ? 0 : undefined));
   for (const { at: then } of model.lengths) {
-    const slot = SLOTS - 1 - Math.floor((at - then) / SLOT);
+    const slot = slotOf(then);
     if (slot >= 0) perSlot[slot] = (perSlot[slot] ?? 0) + 1;
   }
-  const lately = model.lengths.filter((one) => one.at > at - SLOT).length / Math.min(SLOT, Math.max(1, oldest));
+  const lately = model.lengths.filter((one) => one.at > at - LATELY).length / Math.min(LATELY, Math.max(1, oldest));
   setText($("rate-now"), lately >= 9.95 ? whole.format(Math.round(lately)) : lately.toFixed(1));
   const peak = Math.max(1, ...perSlot.map((one) => one ?? 0));
   curve($("rate-spark"), [[perSlot, "line"]], (value) => 57 - 54 * (value / peak), true);
   const waited = new Array(SLOTS).fill(undefined);
   for (const { at: then, waiting } of model.queue) {
-    const slot = SLOTS - 1 - Math.floor((at - then) / SLOT);
+    const slot = slotOf(then);
     if (slot >= 0) waited[slot] = Math.max(waited[slot] ?? 0, waiting);
   }
   const longest = Math.max(1, ...waited.map((one) => one ?? 0));
@@ -997,7 +987,7 @@ function showFigures() {
     const count = model.lengths.filter((each) => classOf(each.tokens) === index).length;
     return `${whole.format(count)} ${one.name}`;
   });
-  setText($("lengths-text"), `last 5 minutes: ${parts.join(", ")}`);
+  setText($("lengths-text"), `in ${period}: ${parts.join(", ")}`);
   showDecisions();
   if (sea.still) draw();
 }
