@@ -2,13 +2,18 @@
 //!
 //! | | without a token | with `admin.token` | and with `admin.protect_reads` |
 //! |---|---|---|---|
-//! | reading | everybody | everybody | the token, but for `/healthz` and `/readyz` |
+//! | reading | everybody | everybody | the token, but for `/healthz`, `/readyz` and the live page |
 //! | changing | everybody, if the listener is on loopback | the token | the token |
+//!
+//! The live page is open because a browser cannot send a token when it asks for a page. Nothing is in it: what it shows
+//! comes from `/events`, for which it sends the token that is typed into it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use http::header::{AUTHORIZATION, ORIGIN, WWW_AUTHENTICATE};
+use http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
+use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use serde::Serialize;
 use subtle::ConstantTimeEq;
 
 use super::error;
@@ -19,6 +24,8 @@ use crate::config::AdminAccess;
 pub(super) enum Wish {
     /// To see whether the process lives, or is ready.
     Health,
+    /// To have the live page, which shows nothing by itself.
+    Page,
     /// To see anything else.
     Read,
     /// To change something.
@@ -42,13 +49,51 @@ pub(super) fn refusal(
             let message = "without admin.token nothing can be changed over an admin listener that is not on loopback";
             Some(error(StatusCode::FORBIDDEN, "token_required", message))
         }
-        // A page in a browser on this machine could send it.
-        None if headers.contains_key(ORIGIN) => {
-            let message = "without admin.token nothing can be changed from a browser's page";
+        // Any page in a browser on this machine could send it.
+        None if headers.contains_key(ORIGIN) && !is_own_page(headers) => {
+            let message = "without admin.token nothing can be changed from another page in a browser";
             Some(error(StatusCode::FORBIDDEN, "token_required", message))
         }
         None => None,
     }
+}
+
+/// What has to be true for a request to change something, for the live page to know whether to offer it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Changes {
+    /// Nothing.
+    Open,
+    /// The token is sent.
+    Token,
+    /// It cannot be.
+    Closed,
+}
+
+/// For a page that was asked for under the host name that these headers have.
+pub(super) fn changes(access: &AdminAccess, listener: Option<SocketAddr>, headers: &HeaderMap) -> Changes {
+    let is_loopback = listener.is_some_and(|listener| listener.ip().is_loopback());
+    match access.token {
+        Some(_) => Changes::Token,
+        None if is_loopback && loopback_host(headers).is_some() => Changes::Open,
+        None => Changes::Closed,
+    }
+}
+
+/// Whether a request comes from the page that this listener serves. Browsers set `Origin`, no page can. The name must be
+/// one that always means this machine: for any other a page elsewhere could have its name server say that it is here.
+fn is_own_page(headers: &HeaderMap) -> bool {
+    let origin = headers.get(ORIGIN).and_then(|origin| origin.as_bytes().strip_prefix(b"http://"));
+    origin.is_some() && origin == loopback_host(headers).map(str::as_bytes)
+}
+
+/// The host and port that a request is for, if that is this machine by its name.
+fn loopback_host(headers: &HeaderMap) -> Option<&str> {
+    let authority = headers.get(HOST)?.to_str().ok()?;
+    let host = authority.parse::<Authority>().ok()?;
+    let host = host.host().trim_start_matches('[').trim_end_matches(']');
+    let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    is_loopback.then_some(authority)
 }
 
 fn has_token(headers: &HeaderMap, token: &HeaderValue) -> bool {

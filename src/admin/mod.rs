@@ -1,5 +1,5 @@
-//! The admin listener: `/metrics`, `/status`, `/healthz`, `/readyz`, and what changes something: `/reload`, `/drain`,
-//! `/undrain`.
+//! The admin listener: the live page at `/`, its `/events`, `/metrics`, `/status`, `/healthz`, `/readyz`, and what changes
+//! something: `/reload`, `/drain`, `/undrain`.
 //!
 //! A listener and a thread of its own: it answers while the proxy's threads are busy, and scraping takes no time from
 //! them. It shows names and addresses of servers, so it belongs on loopback, in a closed network, or behind its token
@@ -10,6 +10,8 @@ mod allowed;
 mod change;
 mod configured;
 mod engine;
+mod events;
+mod page;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -20,14 +22,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderValue, Method, Response, StatusCode};
-use pingora::apps::http_app::ServeHttp;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use pingora::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
 use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
+use pingora::server::ShutdownWatch;
 use pingora::services::listening::Service;
 use serde_json::json;
 
 use access::Wish;
+use events::Watcher;
 
 use crate::drain::Drain;
 use crate::metrics::Format;
@@ -40,6 +44,8 @@ const INDEX: &str = concat!(
     "Tidegate ",
     env!("CARGO_PKG_VERSION"),
     "\n\n\
+     /         in a browser: the live page\n\
+     /events   what happens, as it happens (server-sent events)\n\
      /metrics  counters and gauges for Prometheus\n\
      /status   load, totals and the configuration in force, as JSON\n\
      /healthz  ok while the process lives\n\
@@ -48,6 +54,17 @@ const INDEX: &str = concat!(
      POST /drain?server=NAME     give a server nothing new\n\
      POST /undrain?server=NAME   give it requests again\n"
 );
+
+/// For how long a connection is kept for the next request, in seconds.
+const KEEPALIVE_SECONDS: u64 = 60;
+
+/// What is sent to a request.
+enum Answer {
+    /// A whole response.
+    Whole(Response<Vec<u8>>),
+    /// Events, until somebody leaves.
+    Events(Watcher),
+}
 
 /// Answers the requests of the admin listener.
 #[derive(Debug)]
@@ -72,32 +89,35 @@ impl Admin {
         Self { reloader, drain }
     }
 
-    async fn answer(&self, request: &RequestHeader) -> Response<Vec<u8>> {
+    async fn answer(&self, request: &RequestHeader) -> Answer {
         let (method, path) = (&request.method, request.uri.path());
         let wish = match path {
             "/healthz" | "/readyz" => Wish::Health,
-            "/" | "/metrics" | "/status" => Wish::Read,
+            "/" if page::is_wanted(&request.headers) => Wish::Page,
+            "/" | "/events" | "/metrics" | "/status" => Wish::Read,
             "/reload" | "/drain" | "/undrain" => Wish::Change,
-            _ => return error(StatusCode::NOT_FOUND, "not_found", "there is no such page, GET / lists what there is"),
+            _ => {
+                let message = "there is no such page, GET / lists what there is";
+                return Answer::Whole(error(StatusCode::NOT_FOUND, "not_found", message));
+            }
         };
         let live = self.reloader.live();
         let config = &live.get().config;
         if let Some(refusal) = access::refusal(&config.admin_access, config.admin, wish, &request.headers) {
-            return refusal;
+            return Answer::Whole(refusal);
         }
         match wish {
             Wish::Change if method != Method::POST => {
-                return method_not_allowed("this page changes something, use POST", HeaderValue::from_static("POST"));
+                let allowed = HeaderValue::from_static("POST");
+                return Answer::Whole(method_not_allowed("this page changes something, use POST", allowed));
             }
-            Wish::Health | Wish::Read if method != Method::GET && method != Method::HEAD => {
-                return method_not_allowed(
-                    "this page can only be read, use GET",
-                    HeaderValue::from_static("GET, HEAD"),
-                );
+            Wish::Health | Wish::Page | Wish::Read if method != Method::GET && method != Method::HEAD => {
+                let allowed = HeaderValue::from_static("GET, HEAD");
+                return Answer::Whole(method_not_allowed("this page can only be read, use GET", allowed));
             }
             _ => {}
         }
-        match path {
+        Answer::Whole(match path {
             "/healthz" => page(StatusCode::OK, TEXT, "ok\n"),
             "/readyz" if self.drain.is_ready() => page(StatusCode::OK, TEXT, "ok\n"),
             "/readyz" => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n"),
@@ -113,28 +133,72 @@ impl Admin {
                 let metrics = live.metrics().render(live.balancer(), &live.queue().waiting(), format);
                 page(StatusCode::OK, format.content_type(), metrics)
             }
-            "/status" => page(StatusCode::OK, JSON, status::json(&self.reloader)),
+            "/status" => page(StatusCode::OK, JSON, status::json(&self.reloader, self.drain.is_ready())),
+            "/events" if method == Method::HEAD => events::header(),
+            "/events" => return Answer::Events(self.watcher(request.headers.clone())),
             "/reload" => change::reload(&self.reloader).await,
             "/drain" => change::drain(live, request.uri.query(), true),
             "/undrain" => change::drain(live, request.uri.query(), false),
+            _ if wish == Wish::Page => page::response(),
             _ => page(StatusCode::OK, TEXT, INDEX),
-        }
+        })
+    }
+
+    fn watcher(&self, headers: HeaderMap) -> Watcher {
+        Watcher::new(Arc::clone(&self.reloader), Arc::clone(&self.drain), headers)
     }
 }
 
 #[async_trait]
-impl ServeHttp for Admin {
-    async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
-        let request = session.req_header();
-        let mut response = self.answer(request).await;
-        let length = HeaderValue::from(response.body().len());
-        response.headers_mut().insert(CONTENT_LENGTH, length);
-        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if request.method == Method::HEAD {
-            response.body_mut().clear();
+impl HttpServerApp for Admin {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        mut session: ServerSession,
+        shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        match session.read_request().await {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(error) => {
+                log::debug!("admin: no request: {error}");
+                return None;
+            }
         }
-        response
+        session.set_keepalive((!*shutdown.borrow()).then_some(KEEPALIVE_SECONDS));
+        let sent = match self.answer(session.req_header()).await {
+            Answer::Whole(response) => send(&mut session, response).await,
+            Answer::Events(watcher) => {
+                session.set_keepalive(None);
+                watcher.watch(&mut session, shutdown.clone()).await
+            }
+        };
+        let settings = HttpPersistentSettings::for_session(&session);
+        let finished = match sent {
+            Ok(()) => session.finish().await,
+            Err(error) => Err(error),
+        };
+        match finished {
+            Ok(connection) => Some(ReusedHttpStream::from_reusable_stream(connection?, settings)),
+            Err(error) => {
+                log::debug!("admin: not answered: {error}");
+                None
+            }
+        }
     }
+}
+
+/// Sends a whole response; to a HEAD, its header.
+async fn send(session: &mut ServerSession, response: Response<Vec<u8>>) -> pingora::Result<()> {
+    let (mut header, body) = response.into_parts();
+    if !events::is_stream(&header.headers) {
+        header.headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    }
+    header.headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    session.write_response_header(Box::new(header.into())).await?;
+    if session.req_header().method == Method::HEAD || body.is_empty() {
+        return Ok(());
+    }
+    session.write_response_body(body.into(), true).await
 }
 
 fn method_not_allowed(message: &str, allowed: HeaderValue) -> Response<Vec<u8>> {

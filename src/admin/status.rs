@@ -19,6 +19,8 @@ struct Status<'a> {
     /// Since 1970.
     start_time_seconds: f64,
     uptime_seconds: f64,
+    /// False once the process is told to stop.
+    ready: bool,
     /// Counts the configurations that were put in force, from 1.
     config_generation: u64,
     config_applied_at: String,
@@ -77,6 +79,8 @@ struct ServerStatus<'a> {
     health_for_seconds: f64,
     /// Bad health probes in a row.
     probes_failed: u32,
+    /// How often it was taken out.
+    ejections: u64,
     draining: bool,
     /// Whether it is being drained and nothing runs on it any more.
     drained: bool,
@@ -106,8 +110,23 @@ struct RequestTotals {
     rejected: u64,
 }
 
-/// The whole status at this moment.
-pub(super) fn json(reloader: &Reloader) -> Vec<u8> {
+/// The whole status at this moment, for people.
+pub(super) fn json(reloader: &Reloader, is_ready: bool) -> Vec<u8> {
+    let mut json = write(reloader, is_ready, |status| serde_json::to_vec_pretty(status));
+    json.push(b'\n');
+    json
+}
+
+/// The same on one line.
+pub(super) fn line(reloader: &Reloader, is_ready: bool) -> Vec<u8> {
+    write(reloader, is_ready, |status| serde_json::to_vec(status))
+}
+
+fn write(
+    reloader: &Reloader,
+    is_ready: bool,
+    to_json: impl FnOnce(&Status<'_>) -> serde_json::Result<Vec<u8>>,
+) -> Vec<u8> {
     let live = reloader.live();
     let (applied, refused) = (reloader.applied(), reloader.refused());
     let moment = live.at_one_moment();
@@ -135,6 +154,7 @@ pub(super) fn json(reloader: &Reloader) -> Vec<u8> {
         version: env!("CARGO_PKG_VERSION"),
         start_time_seconds: live.metrics().start_time().as_secs_f64(),
         uptime_seconds: live.metrics().uptime().as_secs_f64(),
+        ready: is_ready,
         config_generation: in_force.generation,
         config_applied_at: humantime::format_rfc3339_seconds(applied.at).to_string(),
         config_trigger: applied.trigger.label(),
@@ -155,18 +175,16 @@ pub(super) fn json(reloader: &Reloader) -> Vec<u8> {
         totals: TotalsStatus::of(&live.metrics().totals()),
         config: ConfigStatus::of(&in_force.config),
     };
-    let mut json = serde_json::to_vec_pretty(&status).expect("all keys are strings and no value can fail");
-    json.push(b'\n');
-    json
+    to_json(&status).expect("all keys are strings and no value can fail")
 }
 
 impl<'a> ServerStatus<'a> {
     fn of(server: &'a Server, moment: &Moment) -> Self {
         let usage = moment.usage.servers.get(server.number()).copied().unwrap_or_default();
         let standing = moment.standing(server);
-        let (reason, since, probes_failed) = {
+        let (reason, since, probes_failed, ejections) = {
             let record = server.health().lock();
-            (record.cause().label(), record.since(), record.probes_failed())
+            (record.cause().label(), record.since(), record.probes_failed(), record.times_out())
         };
         Self {
             name: server.name(),
@@ -183,6 +201,7 @@ impl<'a> ServerStatus<'a> {
             health_reason: reason,
             health_for_seconds: since.elapsed().as_secs_f64(),
             probes_failed,
+            ejections,
             draining: standing.is_draining(),
             drained: standing.is_draining() && usage.in_flight == 0,
             engine: EngineStatus::of(&server.engine().lock()),

@@ -166,11 +166,11 @@ async fn status_is_what_the_balancer_and_the_metrics_say() {
                 "waiting": 0, "discover": null, "servers": [
                     { "name": "a", "authority": "vllm-a:8100", "tls": false, "authorization_set": false,
                       "load_tokens": 0.0, "in_flight": 1, "health": "healthy", "health_reason": "started",
-                      "probes_failed": 0, "draining": false,
+                      "probes_failed": 0, "ejections": 0, "draining": false,
                       "drained": false, "engine": null },
                     { "name": "b", "authority": "[::1]:8101", "tls": false, "authorization_set": true,
                       "load_tokens": 0.0, "in_flight": 0, "health": "healthy", "health_reason": "started",
-                      "probes_failed": 0, "draining": false,
+                      "probes_failed": 0, "ejections": 0, "draining": false,
                       "drained": false, "engine": null },
                 ],
             },
@@ -179,7 +179,7 @@ async fn status_is_what_the_balancer_and_the_metrics_say() {
                 "waiting": 0, "discover": null, "servers": [
                     { "name": "c", "authority": "10.0.0.3:8102", "tls": false, "authorization_set": false,
                       "load_tokens": 1_000.5, "in_flight": 1, "health": "healthy", "health_reason": "started",
-                      "probes_failed": 0, "draining": false,
+                      "probes_failed": 0, "ejections": 0, "draining": false,
                       "drained": false, "engine": null },
                 ],
             },

@@ -168,6 +168,8 @@ pub struct Record {
     proofs: u32,
     /// Ejections since it was last healthy for long.
     ejections: u32,
+    /// How often it was taken out in all.
+    times_out: u64,
 }
 
 impl Record {
@@ -188,6 +190,7 @@ impl Record {
             refused: 0,
             proofs: 0,
             ejections: 0,
+            times_out: 0,
         }
     }
 
@@ -213,6 +216,12 @@ impl Record {
     #[must_use]
     pub fn probes_failed(&self) -> u32 {
         self.probes_failed
+    }
+
+    /// How often it was taken out in all, whatever for.
+    #[must_use]
+    pub fn times_out(&self) -> u64 {
+        self.times_out
     }
 
     /// Whether nobody accepts connections there, as far as is known.
@@ -353,6 +362,7 @@ impl Record {
             return None;
         }
         (self.phase, self.since) = (to, now);
+        self.times_out += u64::from(to == Phase::Out);
         (self.proofs, self.faults, self.overdue, self.saturated) = (0, 0, 0, 0);
         Some(change)
     }

@@ -43,6 +43,17 @@ pub enum Event {
     Ended(Record),
 }
 
+impl Event {
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Placed(_) => "placed",
+            Self::Ended(_) => "ended",
+        }
+    }
+}
+
 /// A request that was given a place on a server.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Placed {
