@@ -58,7 +58,9 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    pub(super) fn of(mut values: Vec<f64>) -> Self {
+    /// Of some values. All zero when there are none.
+    #[must_use]
+    pub fn of(mut values: Vec<f64>) -> Self {
         if values.is_empty() {
             return Self::default();
         }

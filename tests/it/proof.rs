@@ -124,25 +124,12 @@ async fn ask(address: std::net::SocketAddr, request: Vec<u8>, tokens: u64, clock
     Timing { arrival_s, first_s, end_s }
 }
 
-/// A streamed chat with the text of a job: what jobs have in common (their blocks) is the same text.
+/// A streamed chat with the text of a job.
 fn chat(number: usize, job: &Job) -> Vec<u8> {
-    const PROSE: &str = "The gate opens when the water behind it stands high enough, and closes again. ";
-    const BLOCK_BYTES: usize = 2_048;
-    let length = usize::try_from(job.body_bytes).unwrap();
-    let mut text = String::with_capacity(length + BLOCK_BYTES);
-    for block in &job.prefix {
-        let end = text.len() + BLOCK_BYTES;
-        write!(text, "Block {block}. ").unwrap();
-        text.extend(PROSE.chars().cycle().take(end - text.len()));
-    }
-    if job.prefix.is_empty() {
-        write!(text, "Number {number}. ").unwrap();
-        text += &PROSE.repeat(length / PROSE.len() + 1);
-    }
-    text.truncate(length);
     let body = format!(
         "{{\"model\":\"m\",\"stream\":true,\"stream_options\":{{\"include_usage\":true}},\
-         \"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]}}"
+         \"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}}]}}",
+        job.text(number as u64)
     );
     request("POST", "/v1/chat/completions", &format!("X-Request-Id: {number}\r\n"), body.as_bytes())
 }
