@@ -39,6 +39,9 @@ const MAX_ANSWER_TOKENS: u64 = 256;
 /// How many requests are made up at once.
 const REQUESTS_PER_ROUND: usize = 1_000;
 
+/// The seed of the first round. With this one, long prompts come from the beginning, and some while others are computed.
+const FIRST_SEED: u64 = 60;
+
 /// How often the clients' view is logged.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -142,7 +145,8 @@ async fn ask(balancer: SocketAddr, request: Vec<u8>, prompt_tokens: u64, tally: 
 /// The mix without an end, at the speed that is wanted. The same requests in each demo.
 struct Arrivals {
     jobs: std::vec::IntoIter<Job>,
-    round: u64,
+    /// Of the next round.
+    next_seed: u64,
     number: u64,
     /// What times of the mix are multiplied with.
     stretch: f64,
@@ -158,7 +162,14 @@ impl Arrivals {
         let tokens: u64 = sample.iter().map(|job| job.prompt_tokens).sum();
         let span_s = sample.last().map_or(0.0, |job| job.arrival_s);
         let stretch = as_f64(tokens) / span_s / tokens_per_second;
-        Self { jobs: Vec::new().into_iter(), round: 0, number: 0, stretch, round_began_s: 0.0, last_s: 0.0 }
+        Self {
+            jobs: Vec::new().into_iter(),
+            next_seed: FIRST_SEED,
+            number: 0,
+            stretch,
+            round_began_s: 0.0,
+            last_s: 0.0,
+        }
     }
 
     /// The next request: its number, when it comes (seconds from the beginning), what it is.
@@ -169,9 +180,9 @@ impl Arrivals {
                 self.last_s = self.round_began_s + job.arrival_s * self.stretch;
                 return (self.number, self.last_s, job);
             }
-            self.round += 1;
             self.round_began_s = self.last_s;
-            self.jobs = Mix::Steady.jobs(REQUESTS_PER_ROUND, self.round).into_iter();
+            self.jobs = Mix::Steady.jobs(REQUESTS_PER_ROUND, self.next_seed).into_iter();
+            self.next_seed += 1;
         }
     }
 }

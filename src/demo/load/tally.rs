@@ -76,11 +76,11 @@ impl Tally {
             Distribution::of(times.map(|token| token.after.as_secs_f64()).collect())
         };
         let mut line = "time to first token in the last minute:".to_owned();
-        for (prompts, times) in [("short", of(false)), (", long", of(true))] {
+        for (prompts, times) in [(" short", of(false)), (", long", of(true))] {
             let Distribution { count, p50, p99, .. } = times;
             match count {
-                0 => write!(line, " {prompts} none"),
-                _ => write!(line, " {prompts} p50 {p50:.2} s, p99 {p99:.2} s ({count} prompts)"),
+                0 => write!(line, "{prompts} none"),
+                _ => write!(line, "{prompts} p50 {p50:.2} s, p99 {p99:.2} s ({count} prompts)"),
             }
             .expect("a string takes all");
         }
