@@ -182,7 +182,7 @@ pub fn build_demo(demo: &Demo) -> Result<Program, StartError> {
         log::info!("demo server {name} on {address}");
     }
     if let Some(load) = load {
-        program.server.add_service(load::service(load));
+        program.server.add_service(load::service(load, program.signals.drain.clients_closed()));
     }
     Ok(program)
 }

@@ -17,6 +17,7 @@ mod captures; // replays of what a real vLLM put on the wire
 mod chaos; // everything at once
 mod corners; // early and interim answers, bytes at odd moments
 mod counted; // what the metrics say of requests
+mod demo; // the demo with the load that it brings along
 mod discovery; // servers that come and go
 mod drain; // servers that are to run empty
 mod edges; // what browsers and servers are told: CORS, forwarded headers

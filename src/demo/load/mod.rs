@@ -187,21 +187,33 @@ impl Arrivals {
     }
 }
 
-/// The load as a service to add to a Pingora server.
+/// The load as a service of a Pingora server.
+#[derive(Debug)]
+pub struct LoadService {
+    load: Load,
+    closed: ShutdownWatch,
+}
+
+/// The load as a service to add to a Pingora server. Its clients leave when `closed` turns true: a process that waits for the
+/// end of all requests need not wait for theirs.
 #[must_use]
-pub fn service(load: Load) -> GenBackgroundService<Load> {
-    let mut service = background_service("demo load", load);
+pub fn service(load: Load, closed: ShutdownWatch) -> GenBackgroundService<LoadService> {
+    let mut service = background_service("demo load", LoadService { load, closed });
     service.threads = Some(1);
     service
 }
 
 #[async_trait]
-impl BackgroundService for Load {
+impl BackgroundService for LoadService {
     async fn start(&self, mut shutdown: ShutdownWatch) {
-        self.run(async {
+        let mut closed = self.closed.clone();
+        let stop = async {
             // Also when nobody is left who could tell.
-            shutdown.changed().await.ok();
-        })
-        .await;
+            tokio::select! {
+                _ = closed.wait_for(|closed| *closed) => {}
+                _ = shutdown.changed() => {}
+            }
+        };
+        self.load.run(stop).await;
     }
 }

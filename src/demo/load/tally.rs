@@ -75,14 +75,13 @@ impl Tally {
             let times = self.first_tokens.iter().filter(|token| token.is_long == is_long);
             Distribution::of(times.map(|token| token.after.as_secs_f64()).collect())
         };
-        let mut line = "time to first token in the last minute:".to_owned();
-        for (prompts, times) in [(" short", of(false)), (", long", of(true))] {
+        let mut line = "first tokens of the last minute: ".to_owned();
+        for (separator, prompts, times) in [("", "short", of(false)), ("; ", "long", of(true))] {
             let Distribution { count, p50, p99, .. } = times;
-            match count {
-                0 => write!(line, "{prompts} none"),
-                _ => write!(line, "{prompts} p50 {p50:.2} s, p99 {p99:.2} s ({count} prompts)"),
+            write!(line, "{separator}{count} {prompts}").expect("a string takes all");
+            if count > 0 {
+                write!(line, ", p50 {p50:.2} s, p99 {p99:.2} s").expect("a string takes all");
             }
-            .expect("a string takes all");
         }
         let Answers { failed, left_out, .. } = self.answers;
         if let Some(last) = &self.last_failure {
@@ -112,19 +111,15 @@ mod tests {
     fn the_line_tells_the_last_minute_of_short_and_long_prompts() {
         let (began, mut tally) = (Instant::now(), Tally::default());
         tally.first_token(100, began, 9 * SECOND);
-        assert_eq!(
-            tally.report(began),
-            "time to first token in the last minute: short p50 9.00 s, p99 9.00 s (1 prompts), long none"
-        );
+        let expected = "first tokens of the last minute: 1 short, p50 9.00 s, p99 9.00 s; 0 long";
+        assert_eq!(tally.report(began), expected);
         for (number, prompt_tokens) in [(1, 100), (2, 32_767), (3, 200), (4, 32_768)] {
             tally.first_token(prompt_tokens, began + 30 * SECOND, number * SECOND);
         }
         tally.answered();
-        assert_eq!(
-            tally.report(began + 61 * SECOND),
-            "time to first token in the last minute: short p50 2.00 s, p99 3.00 s (3 prompts), long p50 4.00 s, p99 4.00 s \
-             (1 prompts)"
-        );
+        let expected =
+            "first tokens of the last minute: 3 short, p50 2.00 s, p99 3.00 s; 1 long, p50 4.00 s, p99 4.00 s";
+        assert_eq!(tally.report(began + 61 * SECOND), expected);
         let (whole, short_begun, long_begun, failed, left_out) = (1, 4, 1, 0, 0);
         assert_eq!(tally.answers(), Answers { whole, short_begun, long_begun, failed, left_out });
     }
@@ -137,8 +132,8 @@ mod tests {
         tally.left_out();
         assert_eq!(
             tally.report(Instant::now()),
-            "time to first token in the last minute: short none, long none; 2 failed, the last one: answered \"HTTP/1.1 503 \
-             Service Unavailable\" instead of a stream; 1 not sent, because too many wait"
+            "first tokens of the last minute: 0 short; 0 long; 2 failed, the last one: answered \"HTTP/1.1 503 Service \
+             Unavailable\" instead of a stream; 1 not sent, because too many wait"
         );
     }
 }
