@@ -18,6 +18,7 @@ mod captures; // replays of what a real vLLM put on the wire
 mod chaos; // everything at once
 mod corners; // early and interim answers, bytes at odd moments
 mod counted; // what the metrics say of requests
+mod demo; // the demo with the load that it brings along
 mod discovery; // servers that come and go
 mod drain; // servers that are to run empty
 mod edges; // what browsers and servers are told: CORS, forwarded headers
@@ -32,6 +33,7 @@ mod lanes; // routing by work: lanes, what is held, what fits where
 mod layering; // which part of the source may know which
 mod limits; // time limits and slow clients
 mod memory; // memory in use
+mod proof; // what routing by work is worth, measured by a client
 mod release; // how a request ends, and that its load ends with it
 mod reload; // the configuration changes while requests run
 mod retry; // what is tried again, where, and how often
