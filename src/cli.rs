@@ -1,5 +1,6 @@
 //! The command line: the example's flags, the subcommands, and nothing about what they do.
 
+mod explain;
 mod offline;
 
 use std::ffi::OsString;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
+pub use explain::{ExplainArgs, RemoteArgs};
 pub use offline::{ModelArgs, PolicyArgs, SimulateArgs, SimulatedTrafficArgs, TrafficArgs, TuneArgs};
 
 use crate::config::value::{ATTEMPTS, PORTS, TOKENS, parse_delay_seconds, parse_whole};
@@ -40,6 +42,8 @@ pub enum Command {
         /// Where it listens, `host:port`.
         address: String,
     },
+    /// Say why a request would go where it would go.
+    Explain(ExplainArgs),
     /// Answer events with what the policy would do.
     Policy(PolicyArgs),
     /// Replay traffic against modelled engines.
@@ -119,6 +123,8 @@ enum Subcommands {
         #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:8000")]
         address: String,
     },
+    /// Say why a request would go where it would go, without sending it
+    Explain(ExplainArgs),
     /// Drive the routing policy with events from outside and a virtual clock
     Policy(PolicyArgs),
     /// Replay traffic against modelled engines and compare policies
@@ -190,6 +196,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, c
         Some(Subcommands::Check { file }) => Command::Check { file },
         Some(Subcommands::Demo(demo)) => Command::Demo(demo),
         Some(Subcommands::Healthcheck { address }) => Command::Healthcheck { address },
+        Some(Subcommands::Explain(arguments)) => Command::Explain(arguments),
         Some(Subcommands::Policy(arguments)) => Command::Policy(arguments),
         Some(Subcommands::Simulate(arguments)) => Command::Simulate(arguments),
         Some(Subcommands::Tune(arguments)) => Command::Tune(arguments),

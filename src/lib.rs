@@ -29,7 +29,7 @@
 //!                drain  -> upstream         (how long an end may take)
 //!         config -> access, balance, prompt, tls (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
-//! main -> offline -> drive, simulate, tune, config (commands that serve nobody)
+//! main -> offline -> drive, simulate, tune, config, explain, remote (commands that serve nobody)
 //!         tune   -> simulate, drive, balance (only to build its types)
 //!         simulate -> drive, work, access_log
 //!         journal: access_log, config; what happens to requests, for whoever wants to see it
@@ -101,6 +101,7 @@ pub mod prompt;
 pub mod proxy;
 pub mod queue;
 pub mod reload;
+pub mod remote;
 pub mod replace;
 mod settled;
 pub mod shadow;

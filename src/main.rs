@@ -35,6 +35,13 @@ fn main() -> ExitCode {
             (Some(_), Start::Replace { pid }) => replace::run(pid, env::args_os()),
         },
         Ok(Command::Demo(demo)) => run(|| app::build_demo(&demo)),
+        Ok(Command::Explain(arguments)) => match &arguments.conf {
+            Some(file) => {
+                let config = load(Some(file), &Flags::default());
+                config.map_or(EXIT_USAGE.into(), |config| ended(offline::explain(&arguments, Some(config))))
+            }
+            None => ended(offline::explain(&arguments, None)),
+        },
         Ok(Command::Policy(arguments)) => {
             with_config(arguments.conf.as_deref(), |config| offline::policy(&arguments, config))
         }
