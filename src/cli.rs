@@ -40,6 +40,8 @@ pub enum Command {
         /// Where it listens, `host:port`.
         address: String,
     },
+    /// Show a running balancer in the terminal.
+    Top(TopArgs),
     /// Answer events with what the policy would do.
     Policy(PolicyArgs),
     /// Replay traffic against modelled engines.
@@ -77,6 +79,17 @@ pub struct Demo {
     pub server_ports: Vec<u16>,
 }
 
+/// Flags of `tidegate top`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct TopArgs {
+    /// Admin listener of the running balancer, also as the address of its live page
+    #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:9400")]
+    pub address: String,
+    /// File that holds the admin token
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
 /// Load balancer for vLLM servers that routes requests by prompt length and load
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, args_conflicts_with_subcommands = true, args_override_self = true)]
@@ -102,6 +115,8 @@ enum Subcommands {
         #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:8000")]
         address: String,
     },
+    /// Show a running balancer in the terminal: groups, servers, decisions, as they change
+    Top(TopArgs),
     /// Drive the routing policy with events from outside and a virtual clock
     Policy(PolicyArgs),
     /// Replay traffic against modelled engines and compare policies
@@ -173,6 +188,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, c
         Some(Subcommands::Check { file }) => Command::Check { file },
         Some(Subcommands::Demo(demo)) => Command::Demo(demo),
         Some(Subcommands::Healthcheck { address }) => Command::Healthcheck { address },
+        Some(Subcommands::Top(arguments)) => Command::Top(arguments),
         Some(Subcommands::Policy(arguments)) => Command::Policy(arguments),
         Some(Subcommands::Simulate(arguments)) => Command::Simulate(arguments),
         Some(Subcommands::Tune(arguments)) => Command::Tune(arguments),
@@ -312,6 +328,15 @@ mod tests {
         let healthcheck = |address: &str| Command::Healthcheck { address: address.to_owned() };
         assert_eq!(parsed("healthcheck").unwrap(), healthcheck("127.0.0.1:8000"));
         assert_eq!(parsed("healthcheck [::1]:1").unwrap(), healthcheck("[::1]:1"));
+    }
+
+    #[test]
+    fn top_watches_the_admin_listener_of_this_machine_or_another() {
+        let top = |address: &str, token_file: Option<&str>| {
+            Command::Top(TopArgs { address: address.to_owned(), token_file: token_file.map(PathBuf::from) })
+        };
+        assert_eq!(parsed("top").unwrap(), top("127.0.0.1:9400", None));
+        assert_eq!(parsed("top lb:1 --token-file f").unwrap(), top("lb:1", Some("f")));
     }
 
     #[test]

@@ -18,7 +18,7 @@
 //! main -> app -> proxy  -> access, prompt, balance, metrics, queue, upstream, health, engines, drain, tls
 //!                health -> upstream, metrics, tls      (upstream keeps each server's record)
 //!                engines -> upstream, metrics, prompt, tls (upstream keeps each engine's report)
-//!                admin  -> balance, metrics, queue, upstream, drain, reload
+//!                admin  -> balance, metrics, queue, upstream, drain, reload, journal
 //!                reload -> discovery, upstream, config
 //!                discovery -> upstream, config
 //!                upstream (what is in force) -> access, balance, metrics, queue, config, health and engines
@@ -28,6 +28,7 @@
 //!         config -> access, balance, prompt, tls (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
 //! main -> offline -> drive, simulate, tune, config (commands that serve nobody)
+//! main -> top -> access_log            (a client of the admin listener)
 //!         tune   -> simulate, drive, balance (only to build its types)
 //!         simulate -> drive, work, access_log
 //!         journal: access_log, config; what happens to requests, for whoever wants to see it
@@ -70,6 +71,8 @@
 //! | a metric | `src/metrics/` |
 //! | TLS, certificates | `src/tls/` |
 //! | the admin listener | `src/admin/` |
+//! | the live page, its events | `src/admin/page/`, `src/admin/events.rs` |
+//! | `tidegate top` | `src/top/` |
 //! | how the process ends, signals, upgrades | `src/drain/` |
 
 pub mod access;
@@ -100,6 +103,7 @@ pub mod replace;
 mod settled;
 pub mod simulate;
 pub mod tls;
+pub mod top;
 pub mod tune;
 pub mod upstream;
 pub mod work;

@@ -804,7 +804,7 @@ function showServer(server, most, work, isLane) {
     view.sign.setAttribute("d", SIGNS[kind] ?? SIGNS.out);
   }
   setText(view.flight, whole.format(server.in_flight));
-  setText(view.load, `${short(server.load_tokens)} tokens`);
+  setText(view.load, `${short(server.load_tokens)} tok`);
   view.bar.style.transform = `scaleX(${server.load_tokens / most})`;
   view.tag.hidden = !isLane;
   let state = server.draining ? (server.drained ? "drained" : "draining") : words(server.health);
@@ -911,8 +911,10 @@ function showFacts(data) {
   setText($("queue-text"), waiting && data.work?.held
     ? `the oldest for ${seconds(data.work.held_for_seconds)}`
     : `at most ${short(bounds.max_requests)}${bounds.max_wait_seconds === null ? "" : `, ${seconds(bounds.max_wait_seconds)} each`}`);
+  const shadow = data.shadow;
   setText($("foot"), `Configuration ${data.config_generation}${data.config_source ? ` from ${data.config_source}` : ""}` +
     (model.missed ? ` · ${plural(model.missed, "event was", "events were")} missed by this page` : "") +
+    (shadow ? ` · beside it ${words(shadow.policy)} would have sent ${whole.format(shadow.same_server)} requests to the same server, ${whole.format(shadow.same_group)} to another of the group, ${whole.format(shadow.other_group)} to another group` : "") +
     (model.changes === "closed" ? " · to drain servers from here, set admin.token or open this page as localhost" : ""));
 }
 
