@@ -8,8 +8,10 @@ use pingora::server::{RunArgs, Server};
 use pingora::services::background::background_service;
 
 use crate::admin::{self, Admin};
-use crate::cli::Demo;
+use crate::balance::{ByWork, Policy};
+use crate::cli::{Demo, DemoPolicy};
 use crate::config::{self, Config, Flags, Refusal};
+use crate::demo::load::{self, Load};
 use crate::demo::{self, DemoSettings};
 use crate::discovery;
 use crate::drain::{Closable, Drain, Signals, Sockets};
@@ -163,7 +165,11 @@ pub fn build_demo(demo: &Demo) -> Result<Program, StartError> {
         enable_dynamic_bucket: true,
         ..Flags::default()
     };
-    let config = config::load(None, &flags, &|_| None)?.config;
+    let mut config = config::load(None, &flags, &|_| None)?.config;
+    let by_load = if demo.load { DemoPolicy::Lanes } else { DemoPolicy::ReferenceBucket };
+    if demo.policy.unwrap_or(by_load) == DemoPolicy::Lanes {
+        config.policy = Policy::ByWork(ByWork::default());
+    }
     let servers: Vec<(String, SocketAddr)> = config
         .groups
         .iter()
@@ -171,10 +177,15 @@ pub fn build_demo(demo: &Demo) -> Result<Program, StartError> {
         .map(|(group, port)| (format!("{group}-{port}"), (Ipv4Addr::LOCALHOST, port).into()))
         .collect();
     check_addresses(servers.iter().map(|(_, address)| address))?;
+    let (balancer, settings) = (config.listen[0], DemoSettings::default());
     let mut program = build(config, None, false)?;
+    let load = demo.load.then(|| Load::new(balancer, servers.len(), &settings));
     for (name, address) in servers {
-        program.server.add_service(demo::service(&name, address, DemoSettings::default()));
+        program.server.add_service(demo::service(&name, address, settings.clone()));
         log::info!("demo server {name} on {address}");
+    }
+    if let Some(load) = load {
+        program.server.add_service(load::service(load, program.signals.drain.clients_closed()));
     }
     Ok(program)
 }

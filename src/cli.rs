@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 pub use offline::{ModelArgs, PolicyArgs, SimulateArgs, SimulatedTrafficArgs, TrafficArgs, TuneArgs};
 
@@ -77,6 +77,23 @@ pub struct Demo {
     #[arg(long, value_name = "PORT", num_args = 1.., action = ArgAction::Set, default_values = ["8100", "8101"], value_parser = port,
           allow_negative_numbers = true)]
     pub server_ports: Vec<u16>,
+    /// Send a mix of short chats and long prompts through the balancer, and log every ten seconds how long they wait
+    #[arg(long)]
+    pub load: bool,
+    /// How the balancer routes: by work, or as the Python example does [default: lanes with --load, else reference_bucket]
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<DemoPolicy>,
+}
+
+/// The policies that the demo can show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DemoPolicy {
+    /// Long prompts one at a time on the last server, the next one held in the balancer.
+    #[value(name = "lanes")]
+    Lanes,
+    /// Two groups by length, as the example's flags give them.
+    #[value(name = "reference_bucket")]
+    ReferenceBucket,
 }
 
 /// Flags of `tidegate top`.
@@ -317,10 +334,13 @@ mod tests {
     #[test]
     fn subcommands_are_read() {
         assert_eq!(parsed("check f.yaml").unwrap(), Command::Check { file: "f.yaml".into() });
-        let demo = |port, admin_port, server_ports| Command::Demo(Demo { port, admin_port, server_ports });
-        assert_eq!(parsed("demo").unwrap(), demo(8000, 9400, vec![8100, 8101]));
+        let demo = |port, admin_port, server_ports| Demo { port, admin_port, server_ports, load: false, policy: None };
+        assert_eq!(parsed("demo").unwrap(), Command::Demo(demo(8000, 9400, vec![8100, 8101])));
         let line = "demo --port 1 --admin-port 2 --server-ports 3 4 5";
-        assert_eq!(parsed(line).unwrap(), demo(1, 2, vec![3, 4, 5]));
+        assert_eq!(parsed(line).unwrap(), Command::Demo(demo(1, 2, vec![3, 4, 5])));
+        let Command::Demo(demo) = parsed("demo --load --policy reference_bucket").unwrap() else { panic!("no demo") };
+        assert_eq!((demo.load, demo.policy), (true, Some(DemoPolicy::ReferenceBucket)));
+        assert!(parsed("demo --policy least").is_err());
     }
 
     #[test]

@@ -18,11 +18,13 @@
 //! main -> app -> proxy  -> access, prompt, balance, metrics, queue, upstream, health, engines, drain, tls
 //!                health -> upstream, metrics, tls      (upstream keeps each server's record)
 //!                engines -> upstream, metrics, prompt, tls (upstream keeps each engine's report)
-//!                admin  -> balance, metrics, queue, upstream, drain, reload, journal
+//!                explain -> balance, prompt, upstream
+//!                admin  -> explain, balance, metrics, queue, upstream, drain, reload, journal
 //!                reload -> discovery, upstream, config
 //!                discovery -> upstream, config
 //!                upstream (what is in force) -> access, balance, metrics, queue, config, health and engines
 //!                                              (their records)
+//!                shadow -> balance          (another policy beside the one in force)
 //!                queue  -> balance, metrics
 //!                drain  -> upstream         (how long an end may take)
 //!         config -> access, balance, prompt, tls (only to build their types)
@@ -63,7 +65,9 @@
 //! | a configuration key | `src/config/` |
 //! | what a reload changes, and what needs a restart | `src/config/difference/`, `src/reload/` |
 //! | where servers are found | `src/discovery/` |
+//! | why a request would go where it would go, in words | `src/explain/` |
 //! | who waits, and who is next | `src/queue/` |
+//! | what a policy beside the one in force is told | `src/shadow/` |
 //! | a line of the access log, which requests get one | `src/access_log/record.rs`, `src/journal/` |
 //! | the engine model, its tables, its report | `src/simulate/engine.rs`, `src/simulate/table.rs`, `src/simulate/report/` |
 //! | what `tidegate tune` tries and recommends | `src/tune/candidates.rs`, `src/tune/search.rs` |
@@ -87,6 +91,7 @@ pub mod discovery;
 pub mod drain;
 pub mod drive;
 pub mod engines;
+pub mod explain;
 pub mod health;
 pub mod healthcheck;
 pub mod journal;
@@ -101,6 +106,7 @@ pub mod queue;
 pub mod reload;
 pub mod replace;
 mod settled;
+pub mod shadow;
 pub mod simulate;
 pub mod tls;
 pub mod top;

@@ -61,6 +61,8 @@ pub(super) struct ConfigStatus {
     admin_protect_reads: bool,
     /// Whether the file is watched.
     watch: bool,
+    /// Null: clients do not name conversations.
+    session_header: Option<String>,
     max_body_bytes: usize,
     timeouts_seconds: TimeoutsStatus,
     retry: RetryStatus,
@@ -206,6 +208,8 @@ impl ConfigStatus {
             watch,
             groups: _,
             policy: _,
+            shadow: _,
+            session_header,
             ties: _,
             max_body_bytes,
             timeouts,
@@ -227,6 +231,7 @@ impl ConfigStatus {
             admin_token_set: admin_access.token.is_some(),
             admin_protect_reads: admin_access.protect_reads,
             watch: *watch,
+            session_header: session_header.as_ref().map(ToString::to_string),
             max_body_bytes: *max_body_bytes,
             timeouts_seconds: TimeoutsStatus::of(timeouts),
             retry: RetryStatus::of(retry),

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::configured::{ConfigStatus, PolicyStatus, ties_name};
 use super::engine::EngineStatus;
-use super::work::WorkStatus;
+use super::work::{ShadowStatus, WorkStatus};
 use crate::metrics::{Outcome, Totals};
 use crate::reload::Reloader;
 use crate::upstream::{Moment, Server, Verdict};
@@ -41,6 +41,8 @@ struct Status<'a> {
     leaving: Vec<ServerStatus<'a>>,
     /// What the policy by work knows; null when the policy is another one.
     work: Option<WorkStatus<'a>>,
+    /// What the policy beside the one in force would have done; null when there is none.
+    shadow: Option<ShadowStatus>,
     totals: TotalsStatus,
     config: ConfigStatus,
 }
@@ -169,6 +171,7 @@ fn write(
         leaving: leaving.filter(|server| server.in_flight > 0).collect(),
         policy,
         work: WorkStatus::of(&moment),
+        shadow: live.shadow().as_deref().map(ShadowStatus::of),
         totals: TotalsStatus::of(&live.metrics().totals()),
         config: ConfigStatus::of(&in_force.config),
     };

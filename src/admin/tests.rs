@@ -222,6 +222,7 @@ async fn status_shows_the_configuration_in_force() {
             "admin_token_set": false,
             "admin_protect_reads": false,
             "watch": false,
+            "session_header": null,
             "max_body_bytes": 1_048_576,
             "timeouts_seconds": {
                 "connect": 5.0, "request_header": 10.0, "request_body_idle": 30.0, "request_body": 300.0,

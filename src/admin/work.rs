@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::balance::{LearnedEngine, WorkOnServer};
 use crate::config::Group;
+use crate::shadow::{Counts, Shadow};
 use crate::upstream::Moment;
 
 #[derive(Debug, Serialize)]
@@ -47,6 +48,27 @@ struct ServerWork<'a> {
     streams: u64,
     /// Prompts and answers of those.
     context_tokens: u64,
+}
+
+/// The choices of the policy beside the one in force, since it is there.
+#[derive(Debug, Serialize)]
+pub(super) struct ShadowStatus {
+    policy: &'static str,
+    /// Requests that went where it would have sent them.
+    same_server: u64,
+    same_group: u64,
+    other_group: u64,
+    /// Requests that it would have refused, or still held at their end.
+    none: u64,
+    /// Requests that run, and that it would hold.
+    held: usize,
+}
+
+impl ShadowStatus {
+    pub(super) fn of(shadow: &Shadow) -> Self {
+        let Counts { same_server, same_group, other_group, none } = shadow.counts();
+        Self { policy: shadow.policy(), same_server, same_group, other_group, none, held: shadow.held() }
+    }
 }
 
 impl<'a> WorkStatus<'a> {

@@ -232,11 +232,8 @@ impl Buckets {
         load_of: impl Fn(usize) -> f64,
     ) -> impl Iterator<Item = Candidate> {
         let own_load = load_of(standard);
-        let neighbours = match self.tuning.neighbours {
-            Neighbours::Adjacent => standard.saturating_sub(1)..(standard + 2).min(self.ranges.len()),
-            Neighbours::All => 0..self.ranges.len(),
-        };
-        neighbours.filter(move |&bucket| bucket != standard).filter_map(move |bucket| {
+        let neighbours = (0..self.ranges.len()).filter(move |bucket| self.is_neighbour(standard, *bucket));
+        neighbours.filter_map(move |bucket| {
             let load = load_of(bucket);
             (load < own_load).then(|| Candidate { bucket, score: self.score(bucket, length, load, own_load) })
         })
@@ -246,13 +243,28 @@ impl Buckets {
     /// load of the standard bucket (one unit, both at least 0).
     #[must_use]
     pub fn score(&self, neighbour: usize, length: f64, neighbour_load: f64, own_load: f64) -> f64 {
+        if own_load <= 0.0 { 0.0 } else { self.gap(neighbour_load, own_load) * self.affinity(neighbour, length) }
+    }
+
+    /// How much lighter a neighbour is, 0 to 1.
+    #[must_use]
+    pub fn gap(&self, neighbour_load: f64, own_load: f64) -> f64 {
         if own_load <= 0.0 {
             return 0.0;
         }
         let ratio = neighbour_load / own_load.max(1e-9);
         // `powf` also for whole exponents: `powi` rounds differently, and the last bit decides at the threshold.
-        let gap = 1.0 - ratio.powf(self.tuning.sensitivity);
-        gap.clamp(0.0, 1.0) * self.affinity(neighbour, length)
+        (1.0 - ratio.powf(self.tuning.sensitivity)).clamp(0.0, 1.0)
+    }
+
+    /// Whether a bucket is one that requests of another can cross to.
+    #[must_use]
+    pub fn is_neighbour(&self, standard: usize, bucket: usize) -> bool {
+        bucket != standard
+            && match self.tuning.neighbours {
+                Neighbours::Adjacent => bucket.abs_diff(standard) == 1,
+                Neighbours::All => true,
+            }
     }
 
     /// How well a length fits a bucket that it does not belong to: 1 at the bucket's edge, falling with the distance.

@@ -9,8 +9,8 @@ use super::policy::{ByWork, WorkKind};
 use super::{Admission, Topology, Tried, Unavailable, Usage};
 use crate::prompt::{Demand, Work};
 use crate::work::{
-    self, Coefficients, Dispatcher, EngineState, Observation, Outcome, Rejection, Request, RequestId, ServerSpec,
-    ServerTraits,
+    self, Coefficients, Dispatcher, EngineState, Explained, Observation, Outcome, Rejection, Request, RequestId,
+    ServerSpec, ServerTraits,
 };
 
 /// Tells the time, in seconds since any epoch.
@@ -188,6 +188,32 @@ impl Dispatch {
     pub(super) fn arrive(&mut self, demand: &Demand, tried: &Tried) -> RequestId {
         let id = RequestId(self.requests);
         self.requests += 1;
+        let request = self.request(id, demand, tried);
+        let now_s = (self.clock)();
+        self.dispatcher.arrive(request, now_s).expect("every number is used once");
+        id
+    }
+
+    /// What would become of a request now (`None`: it would be held), and what it would cost on each server, by number.
+    pub(super) fn explain(&mut self, demand: &Demand, tried: &Tried) -> (Option<Decision>, Vec<(usize, Explained)>) {
+        let (request, now_s) = (self.request(RequestId(self.requests), demand, tried), (self.clock)());
+        let costs = self.dispatcher.explain(&request, now_s);
+        let costs = costs.into_iter().map(|cost| (self.numbers[cost.server], cost)).collect();
+        let outcome = self.dispatcher.would_become(&request, now_s);
+        (outcome.map(|outcome| decision(&self.numbers, outcome).1), costs)
+    }
+
+    /// From which predicted prefill on a request is long, in seconds.
+    pub(super) fn long_from_s(&self) -> f64 {
+        self.dispatcher.fleet().learned.long_from_s()
+    }
+
+    /// How many requests are held.
+    pub(super) fn held(&self) -> usize {
+        self.dispatcher.held()
+    }
+
+    fn request(&self, id: RequestId, demand: &Demand, tried: &Tried) -> Request {
         let measured;
         let work = match &demand.work {
             Some(work) => work,
@@ -196,7 +222,7 @@ impl Dispatch {
                 &measured
             }
         };
-        let request = Request {
+        Request {
             id,
             prompt_tokens: work.prompt_tokens,
             body_bytes: demand.body_bytes,
@@ -204,23 +230,17 @@ impl Dispatch {
             ignore_eos: demand.ignore_eos,
             is_streamed: work.is_streamed,
             prefix: work.prefix.clone(),
+            session: work.session.clone(),
             excluded: tried.iter().filter_map(|number| self.place(number)).collect(),
             is_retry: !tried.is_empty(),
             needed_tokens: work.needed_tokens,
-        };
-        let now_s = (self.clock)();
-        self.dispatcher.arrive(request, now_s).expect("every number is used once");
-        id
+        }
     }
 
     /// What has been decided since this was asked last.
     pub(super) fn decisions(&mut self) -> Vec<(RequestId, Decision)> {
         let numbers = &self.numbers;
-        let decision = |outcome| match outcome {
-            Outcome::Assigned { id, server, reason } => (id, Decision::Server { server: numbers[server], reason }),
-            Outcome::Rejected { id, rejection } => (id, Decision::Not(rejection)),
-        };
-        self.dispatcher.outcomes().map(decision).collect()
+        self.dispatcher.outcomes().map(|outcome| decision(numbers, outcome)).collect()
     }
 
     pub(super) fn first_token(&mut self, id: RequestId) {
@@ -260,6 +280,14 @@ impl Dispatch {
             _ if fleet.up().any(|place| fleet.takes(place)) => None,
             _ => Some(Unavailable::NoneFree),
         }
+    }
+}
+
+/// An outcome in terms of server numbers.
+fn decision(numbers: &[usize], outcome: Outcome) -> (RequestId, Decision) {
+    match outcome {
+        Outcome::Assigned { id, server, reason } => (id, Decision::Server { server: numbers[server], reason }),
+        Outcome::Rejected { id, rejection } => (id, Decision::Not(rejection)),
     }
 }
 

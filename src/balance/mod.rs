@@ -60,6 +60,7 @@
 mod admission;
 mod bucket;
 mod dispatch;
+mod explain;
 mod lease;
 mod load;
 mod pick;
@@ -78,6 +79,7 @@ pub use admission::Admission;
 pub use bucket::{Bucket, BucketChoice, BucketError, Buckets, Candidate, Neighbours, RedirectTuning};
 pub use dispatch::{Clock, LearnedEngine, WorkOnServer, WorkSnapshot};
 use dispatch::{Decision, Dispatch};
+pub use explain::{Crossing, ExplainedGroup, ExplainedServer, Explanation, WouldBe};
 pub use lease::{Lease, Placement, Progress};
 use load::Ledger;
 pub use load::{Load, Usage};
@@ -415,6 +417,12 @@ impl Balancer {
         }
     }
 
+    /// What would become of a request now, and why. Nothing changes.
+    #[must_use]
+    pub fn explain(&self, demand: &Demand, tried: &Tried) -> Explanation {
+        self.state.lock().explain(demand, tried)
+    }
+
     /// Something was seen of a running request.
     fn progress(&self, happen: impl FnOnce(&mut Dispatch)) {
         let has_decided = {
@@ -463,20 +471,88 @@ impl State {
     /// Chooses a server and counts the request there.
     fn place(&mut self, demand: &Demand, tried: &Tried) -> Asked {
         let load = self.policy.load_of(demand);
-        let found = match &*self.policy {
-            Policy::ByWork(_) => return self.place_by_work(demand, load, tried),
-            Policy::ReferencePlain => self.least_loaded_of_all(load, tried).map(|server| {
-                let group = self.topology.group_of(server).unwrap_or(0);
-                (server, group, Placement::Standard)
-            }),
-            Policy::ReferenceBucket(buckets) => self.place_by_length(buckets, load, tried),
-        };
-        match found {
+        if let Policy::ByWork(_) = &*self.policy {
+            return self.place_by_work(demand, load, tried);
+        }
+        match self.find_by_load(load, tried) {
             Ok((server, standard_group, placement)) => {
                 Asked::Now(self.book(server, standard_group, placement, load, None))
             }
             Err(why) => Asked::Not(why),
         }
+    }
+
+    /// Chooses a server by a policy of the example: the server, the group that the length is for, and why it is where it is.
+    fn find_by_load(&self, load: Load, tried: &Tried) -> Result<(usize, usize, Placement), Unavailable> {
+        match &*self.policy {
+            Policy::ReferenceBucket(buckets) => self.place_by_length(buckets, load, tried),
+            Policy::ReferencePlain | Policy::ByWork(_) => self.least_loaded_of_all(load, tried).map(|server| {
+                let group = self.topology.group_of(server).unwrap_or(0);
+                (server, group, Placement::Standard)
+            }),
+        }
+    }
+
+    fn explain(&mut self, demand: &Demand, tried: &Tried) -> Explanation {
+        let load = self.policy.load_of(demand);
+        let (verdict, costs) = match &mut self.dispatch {
+            Some(dispatch) => self::verdict_by_work(dispatch, &self.topology, demand, tried),
+            None => {
+                (self.find_by_load(load, tried).map_or_else(WouldBe::Not, |found| self.would_be(found)), Vec::new())
+            }
+        };
+        let cost_of = |server: usize| costs.iter().find(|(number, _)| *number == server).map(|(_, cost)| *cost);
+        let server = |server: usize| {
+            let (usage, admission, work) = (self.ledger.server(server), self.ledger.admission(server), cost_of(server));
+            let obstacle = match work.and_then(|cost: crate::work::Explained| cost.obstacle) {
+                Some(obstacle) => Some(obstacle.label()),
+                None if !admission.is_open => Some("out"),
+                None if !admission.admits(usage, load) => Some("full"),
+                None if tried.contains(server) => Some("tried"),
+                None => None,
+            };
+            ExplainedServer { server, group: self.topology.group_of(server).unwrap_or(0), usage, obstacle, work }
+        };
+        let long_from_s = self.dispatch.as_ref().map(Dispatch::long_from_s);
+        Explanation {
+            policy: self.policy.name(),
+            prompt_tokens: demand.prompt_tokens(),
+            load,
+            verdict,
+            groups: self.explained_groups(load),
+            servers: self.topology.servers().map(server).collect(),
+            held: self.dispatch.as_ref().map_or(0, Dispatch::held),
+            long_from_s,
+        }
+    }
+
+    fn would_be(&self, (server, standard_group, placement): (usize, usize, Placement)) -> WouldBe {
+        let group = self.topology.group_of(server).unwrap_or(standard_group);
+        WouldBe::On { server, group, standard_group, placement, reason: placement.label() }
+    }
+
+    fn explained_groups(&self, load: Load) -> Vec<ExplainedGroup> {
+        let buckets = match &*self.policy {
+            Policy::ReferenceBucket(buckets) => Some(buckets),
+            Policy::ReferencePlain | Policy::ByWork(_) => None,
+        };
+        let standard = buckets.map(|buckets| buckets.standard(load.tokens()));
+        let load_of = |group: usize| self.drawing_load(group);
+        let crossing = |group: usize| {
+            let (buckets, standard) = (buckets?, standard?);
+            buckets.is_neighbour(standard, group).then(|| {
+                let (gap, affinity) =
+                    (buckets.gap(load_of(group), load_of(standard)), buckets.affinity(group, load.tokens()));
+                Crossing { gap, affinity, score: gap * affinity, threshold: buckets.tuning().threshold }
+            })
+        };
+        let group = |group: usize| ExplainedGroup {
+            usage: self.ledger.group(group),
+            is_live: self.is_live(group),
+            is_standard: standard == Some(group),
+            crossing: crossing(group),
+        };
+        (0..self.topology.groups().len()).map(group).collect()
     }
 
     fn place_by_work(&mut self, demand: &Demand, load: Load, tried: &Tried) -> Asked {
@@ -572,10 +648,7 @@ impl State {
         load: Load,
         tried: &Tried,
     ) -> Result<(usize, usize, Placement), Unavailable> {
-        let choice = buckets.choose(load.tokens(), |group| {
-            // Nobody is drawn to a group that cannot serve, however empty it is.
-            if self.is_live(group) { self.ledger.group(group).load.tokens() } else { f64::INFINITY }
-        });
+        let choice = buckets.choose(load.tokens(), |group| self.drawing_load(group));
         let (server, group) = self.least_loaded_near(choice.chosen, load, tried)?;
         let placement = match group {
             _ if group == choice.standard => Placement::Standard,
@@ -650,9 +723,37 @@ impl State {
         self.ledger.admission(server).is_open
     }
 
+    /// The load of a group as the buckets see it: nobody is drawn to one that cannot serve, however empty it is.
+    fn drawing_load(&self, group: usize) -> f64 {
+        if self.is_live(group) { self.ledger.group(group).load.tokens() } else { f64::INFINITY }
+    }
+
     fn is_live(&self, group: usize) -> bool {
         self.topology.groups()[group].iter().any(|server| self.is_open(*server))
     }
+}
+
+/// What the dispatcher would do with a request, and what it would cost on each server, by number.
+fn verdict_by_work(
+    dispatch: &mut Dispatch,
+    topology: &Topology,
+    demand: &Demand,
+    tried: &Tried,
+) -> (WouldBe, Vec<(usize, crate::work::Explained)>) {
+    let (decision, costs) = dispatch.explain(demand, tried);
+    let verdict = match decision {
+        Some(Decision::Server { server, reason }) => {
+            let group = topology.group_of(server).unwrap_or(0);
+            WouldBe::On { server, group, standard_group: group, placement: Placement::Standard, reason }
+        }
+        None => WouldBe::Held,
+        Some(Decision::Not(Rejection::TooLong { max_model_len })) => match too_long(demand, max_model_len) {
+            Some(smaller) => return verdict_by_work(dispatch, topology, &smaller, tried),
+            None => WouldBe::Not(unavailable(Rejection::TooLong { max_model_len }, demand)),
+        },
+        Some(Decision::Not(why)) => WouldBe::Not(unavailable(why, demand)),
+    };
+    (verdict, costs)
 }
 
 /// A request that no server has room for, if the estimate is right: unless it is beyond doubt, the largest servers are

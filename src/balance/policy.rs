@@ -2,7 +2,9 @@
 
 use super::{Buckets, Load};
 use crate::prompt::{Demand, MediaCosts};
-use crate::work::{self, Dispatcher, HoldLimits, Lanes, Learning, LeastWork, Profile, ServerSpec, Settings};
+use crate::work::{
+    self, Dispatcher, HoldLimits, LLAMA3_8B_A100, Lanes, Learning, LeastWork, Profile, ServerSpec, Settings,
+};
 
 /// How a request finds its group.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +42,19 @@ pub enum WorkKind {
     },
     /// Where it costs least; see [`LeastWork`](crate::work::LeastWork).
     LeastWork,
+}
+
+impl Default for ByWork {
+    /// Lanes, with everything learned that can be.
+    fn default() -> Self {
+        Self {
+            kind: WorkKind::Lanes { count: None },
+            profile: LLAMA3_8B_A100,
+            long_from_tokens: None,
+            hold: HoldLimits::default(),
+            media: MediaCosts::default(),
+        }
+    }
 }
 
 impl ByWork {

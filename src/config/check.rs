@@ -10,12 +10,13 @@ use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
 use super::tls::{Loading, UpstreamTlsDraft};
 use super::{Config, Discover, Group, QueueLimits, Server, ServerLimits, Traits};
-use crate::balance::{Bucket, Buckets, Policy};
+use crate::balance::{Bucket, Buckets, Policy, RedirectTuning};
 
 impl Draft {
     /// Judges the values together; `None` when something, here or before, forbids to start.
     pub(super) fn check(self, problems: &Problems) -> Option<Config> {
         let policy = policy(&self.policy, &self.groups, &self.queue, problems);
+        let shadow = shadow(&self.policy, &self.groups, &self.queue, problems);
         let listen = listeners(&self.listen, &[], problems);
         let tls_listen = listeners(&self.tls.listen, &listen, problems);
         let all_listen = [listen.as_slice(), &tls_listen].concat();
@@ -34,6 +35,8 @@ impl Draft {
             watch: self.watch,
             groups,
             policy: policy?,
+            shadow,
+            session_header: self.policy.session_header.and_then(|header| header.value),
             ties: self.policy.ties,
             max_body_bytes: self.max_body_bytes,
             timeouts: self.timeouts,
@@ -54,21 +57,49 @@ impl Draft {
 
 fn policy(draft: &PolicyDraft, groups: &[GroupDraft], queue: &QueueLimits, problems: &Problems) -> Option<Policy> {
     let kind = draft.kind.value;
-    let ranges = ranges(groups, kind == Kind::ReferenceBucket, problems);
+    let needs_ranges = draft.kinds().any(|kind| kind == Kind::ReferenceBucket);
+    let ranges = ranges(groups, needs_ranges, problems);
     draft.warn_of_unused_keys(problems);
-    if let Some(by_work) = draft.by_work(queue) {
-        return Some(Policy::ByWork(by_work));
-    }
-    if kind == Kind::ReferencePlain {
+    if kind == Kind::ReferencePlain && !needs_ranges {
         for bound in groups.iter().filter_map(|group| group.bound.given()) {
             problems.warn(&bound.spot, format!("has no effect with policy.kind {}", kind.name()));
         }
-        return Some(Policy::ReferencePlain);
     }
     let tuning = draft.tuning(problems);
-    // Whatever is wrong with the groups has been reported with its place.
-    let buckets = Buckets::new(ranges?, tuning);
-    buckets.map(Policy::ReferenceBucket).map_err(|error| problems.error(&draft.kind.spot, error.to_string())).ok()
+    of_kind(&draft.kind, draft, ranges, tuning, queue, problems)
+}
+
+/// The policy beside it.
+fn shadow(draft: &PolicyDraft, groups: &[GroupDraft], queue: &QueueLimits, problems: &Problems) -> Option<Policy> {
+    let kind = draft.shadow.as_ref()?;
+    if kind.value == draft.kind.value {
+        let text = format!("found {}, which is policy.kind itself, expected another one or none", kind.value.name());
+        problems.error(&kind.spot, text);
+        return None;
+    }
+    // What is wrong with these was reported for the policy.
+    let unheard = Problems::default();
+    let ranges = ranges(groups, true, &unheard);
+    of_kind(kind, draft, ranges, draft.tuning(&unheard), queue, problems)
+}
+
+fn of_kind(
+    kind: &Located<Kind>,
+    draft: &PolicyDraft,
+    ranges: Option<Vec<Bucket>>,
+    tuning: RedirectTuning,
+    queue: &QueueLimits,
+    problems: &Problems,
+) -> Option<Policy> {
+    match kind.value {
+        Kind::Lanes | Kind::LeastWork => draft.by_work(kind.value, queue).map(Policy::ByWork),
+        Kind::ReferencePlain => Some(Policy::ReferencePlain),
+        Kind::ReferenceBucket => {
+            // Whatever is wrong with the groups has been reported with its place.
+            let buckets = Buckets::new(ranges?, tuning);
+            buckets.map(Policy::ReferenceBucket).map_err(|error| problems.error(&kind.spot, error.to_string())).ok()
+        }
+    }
 }
 
 /// One range per group, each beginning where the one before ends.

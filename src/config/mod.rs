@@ -90,6 +90,10 @@ pub struct Config {
     pub groups: Vec<Group>,
     /// How a request finds its group and server. Has one bucket per group.
     pub policy: Policy,
+    /// Another policy, which decides beside and of which only the choices are counted.
+    pub shadow: Option<Policy>,
+    /// The request header in which clients name the conversation that a request belongs to, for routing by work.
+    pub session_header: Option<HeaderName>,
     /// How ties between equally loaded servers are broken.
     pub ties: Ties,
     /// Largest request body that is accepted, in bytes.

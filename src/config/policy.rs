@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use http::HeaderName;
+
 use super::QueueLimits;
 use super::problem::{Located, Problems, Spot};
-use super::section::{Parsed, Section};
+use super::section::{Parsed, Section, or_none};
 use super::value;
 use super::yaml::Node;
 use crate::balance::{ByWork, Neighbours, RedirectTuning, Ties, WorkKind};
@@ -47,6 +49,8 @@ const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub(super) struct PolicyDraft {
     pub(super) kind: Located<Kind>,
+    /// The policy beside it.
+    pub(super) shadow: Option<Located<Kind>>,
     pub(super) ties: Ties,
     sensitivity: Option<Located<f64>>,
     affinity_strength: Option<Located<f64>>,
@@ -56,6 +60,7 @@ pub(super) struct PolicyDraft {
     lanes: Option<Located<Option<usize>>>,
     long_from_tokens: Option<Located<Option<u64>>>,
     max_hold: Option<Located<Duration>>,
+    pub(super) session_header: Option<Located<Option<HeaderName>>>,
     engine: EngineDraft,
     media: MediaDraft,
 }
@@ -83,6 +88,7 @@ impl PolicyDraft {
         let (lanes, long_from_tokens, max_hold) = (None, None, None);
         Self {
             kind,
+            shadow: None,
             ties,
             sensitivity,
             affinity_strength,
@@ -92,6 +98,7 @@ impl PolicyDraft {
             lanes,
             long_from_tokens,
             max_hold,
+            session_header: None,
             engine: EngineDraft::default(),
             media: MediaDraft::default(),
         }
@@ -104,6 +111,8 @@ impl PolicyDraft {
             .value("kind", value::choice(&KINDS))
             .unwrap_or_else(|| Located::new(Kind::Lanes, section.spot().child("kind")));
         let mut draft = Self::new(kind, Ties::LeastRecentlyUsed);
+        let shadow = section.value("shadow", or_none(value::choice(&KINDS)));
+        draft.shadow = shadow.and_then(|Located { value, spot }| Some(Located::new(value?, spot)));
         draft.sensitivity = section.value("sensitivity", value::positive);
         draft.affinity_strength = section.value("affinity_strength", value::not_negative);
         draft.redirect_threshold = section.value("redirect_threshold", value::not_negative);
@@ -112,15 +121,21 @@ impl PolicyDraft {
         draft.lanes = section.value("lanes", or_auto(value::count(1..=1_000_000)));
         draft.long_from_tokens = section.value("long_from_tokens", or_auto(value::whole(value::TOKENS)));
         draft.max_hold = section.value("max_hold", value::duration);
+        draft.session_header = section.value("session_header", or_none(value::header_name));
         draft.engine = section.section("engine", EngineDraft::read);
         draft.media = section.section("media_tokens", MediaDraft::read);
         section.set("ties", &mut draft.ties, value::choice(&TIES));
         draft
     }
 
-    /// The policy that routes by work; `None` for the policies of the example.
-    pub(super) fn by_work(&self, queue: &QueueLimits) -> Option<ByWork> {
-        let kind = match self.kind.value {
+    /// The policy, and the one beside it.
+    pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> {
+        [Some(&self.kind), self.shadow.as_ref()].into_iter().flatten().map(|kind| kind.value)
+    }
+
+    /// The policy of a kind that routes by work; `None` for the policies of the example.
+    pub(super) fn by_work(&self, kind: Kind, queue: &QueueLimits) -> Option<ByWork> {
+        let kind = match kind {
             Kind::Lanes => WorkKind::Lanes { count: value_of(self.lanes.as_ref()).flatten() },
             Kind::LeastWork => WorkKind::LeastWork,
             Kind::ReferenceBucket | Kind::ReferencePlain => return None,
@@ -154,12 +169,13 @@ impl PolicyDraft {
 
     /// Warns of what is tuned and belongs to another kind of policy.
     pub(super) fn warn_of_unused_keys(&self, problems: &Problems) {
-        let unused = match self.kind.value {
-            Kind::Lanes => self.tuned_buckets(),
-            Kind::LeastWork => [self.tuned_buckets(), self.tuned_lanes()].concat(),
-            Kind::ReferenceBucket => [self.tuned_lanes(), self.tuned_work()].concat(),
-            Kind::ReferencePlain => [self.tuned_buckets(), self.tuned_lanes(), self.tuned_work()].concat(),
-        };
+        let is_used = |of: &[Kind]| self.kinds().any(|kind| of.contains(&kind));
+        let unused = [
+            (is_used(&[Kind::ReferenceBucket]), self.tuned_buckets()),
+            (is_used(&[Kind::Lanes]), self.tuned_lanes()),
+            (is_used(&[Kind::Lanes, Kind::LeastWork]), self.tuned_work()),
+        ];
+        let unused = unused.into_iter().filter(|(is_used, _)| !is_used).flat_map(|(_, spots)| spots);
         for spot in unused {
             problems.warn(spot, format!("has no effect with policy.kind {}", self.kind.value.name()));
         }
@@ -186,6 +202,7 @@ impl PolicyDraft {
         let EngineDraft { profile, max_num_batched_tokens, kv_cache_tokens } = &self.engine;
         let tuned = [
             tuned(self.long_from_tokens.as_ref(), &None),
+            tuned(self.session_header.as_ref(), &None),
             tuned(profile.as_ref(), &LLAMA3_8B_A100),
             tuned(max_num_batched_tokens.as_ref(), &LLAMA3_8B_A100.budget_tokens),
             tuned(kv_cache_tokens.as_ref(), &LLAMA3_8B_A100.kv_tokens),

@@ -24,6 +24,9 @@ impl Display for Summary<'_> {
         writeln!(out, "admin access: {}", admin_access(config))?;
         writeln!(out, "watch: {}", if config.watch { "the file is watched" } else { "the file is not watched" })?;
         writeln!(out, "policy: {}", policy(config))?;
+        writeln!(out, "shadow: {}", shadow(config.shadow.as_ref(), config.ties))?;
+        let session = config.session_header.as_ref().map_or("none", |name| name.as_str());
+        writeln!(out, "session header: {session}")?;
         for (index, group) in config.groups.iter().enumerate() {
             self::group(out, group, &range(&config.policy, index), config.asks_engines().is_some())?;
         }
@@ -95,12 +98,21 @@ pub(super) fn list<T: Display>(items: &[T]) -> String {
 }
 
 pub(super) fn policy(config: &Config) -> String {
-    let ties = match config.ties {
+    in_words(&config.policy, config.ties)
+}
+
+/// The policy beside it.
+pub(super) fn shadow(policy: Option<&Policy>, ties: Ties) -> String {
+    policy.map_or_else(|| "none".to_owned(), |policy| in_words(policy, ties))
+}
+
+fn in_words(policy: &Policy, ties: Ties) -> String {
+    let ties = match ties {
         Ties::First => "first",
         Ties::LeastRecentlyUsed => "least_recently_used",
     };
-    let name = config.policy.name();
-    match &config.policy {
+    let name = policy.name();
+    match policy {
         Policy::ReferencePlain => format!("{name}, ties {ties}"),
         Policy::ByWork(by_work) => self::by_work(name, by_work),
         Policy::ReferenceBucket(buckets) => {

@@ -168,11 +168,18 @@ pub(super) fn text(node: &Node) -> Parsed<String> {
     }
 }
 
+/// The name of a header.
+pub(super) fn header_name(node: &Node) -> Parsed<HeaderName> {
+    let name = node.text().and_then(|text| HeaderName::from_bytes(text.as_bytes()).ok());
+    name.ok_or_else(|| "a header name, such as x-session-id".to_owned())
+}
+
 /// A request header that may be taken away without changing where a message ends or whom it is for.
 pub(super) fn strippable_header(node: &Node) -> Parsed<HeaderName> {
     const KEPT: [&str; 4] = ["host", "content-length", "transfer-encoding", "connection"];
-    let name = node.text().and_then(|text| HeaderName::from_bytes(text.as_bytes()).ok());
-    name.filter(|name| !KEPT.contains(&name.as_str()))
+    header_name(node)
+        .ok()
+        .filter(|name| !KEPT.contains(&name.as_str()))
         .ok_or_else(|| format!("a header name other than {}", KEPT.join(", ")))
 }
 

@@ -15,6 +15,8 @@ pub(super) struct Engine {
     /// Held by the prompt that is being prefilled. Fair: prompts are served in the order of arrival.
     prefill: Mutex<()>,
     running: AtomicUsize,
+    /// Of the running ones, those whose prompts wait for others'.
+    waiting: AtomicUsize,
 }
 
 /// How a prefill went.
@@ -31,22 +33,34 @@ pub(super) struct Prefill {
 #[must_use = "dropping it says that the request is over"]
 pub(super) struct Running<'a>(&'a AtomicUsize);
 
+impl<'a> Running<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        // Relaxed, here and below: a number to look at, nothing is published through it.
+        // Relaxed, here and elsewhere: a number to look at, nothing is published through it.
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Engine {
     pub(super) fn new(prefill_tokens_per_second: NonZeroU64, token_interval: Duration) -> Self {
-        Self { prefill_tokens_per_second, token_interval, prefill: Mutex::new(()), running: AtomicUsize::new(0) }
+        Self {
+            prefill_tokens_per_second,
+            token_interval,
+            prefill: Mutex::new(()),
+            running: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+        }
     }
 
     /// Counts a request as running until the guard is dropped.
     pub(super) fn enter(&self) -> Running<'_> {
-        self.running.fetch_add(1, Ordering::Relaxed);
-        Running(&self.running)
+        Running::new(&self.running)
     }
 
     /// Requests in the engine, the waiting ones included.
@@ -54,10 +68,17 @@ impl Engine {
         self.running.load(Ordering::Relaxed)
     }
 
+    /// Those of them whose prompts wait for others'.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
     /// Waits for its turn, then for as long as a prompt of so many tokens takes.
     pub(super) async fn prefill(&self, prompt_tokens: u64) -> Prefill {
         let arrived = Instant::now();
+        let waiting = Running::new(&self.waiting);
         let _turn = self.prefill.lock().await;
+        drop(waiting);
         let queued = arrived.elapsed();
         let took = Duration::from_micros(prompt_tokens.saturating_mul(1_000_000) / self.prefill_tokens_per_second);
         sleep(took).await;
@@ -103,6 +124,21 @@ mod tests {
         let (abandoned, next) = tokio::join!(abandoned, engine.prefill(100));
         assert!(abandoned.is_err());
         assert_eq!(next.queued, SECOND);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_prompt_counts_as_waiting_until_it_is_its_turn_or_it_is_abandoned() {
+        let engine = engine();
+        let seen = async {
+            tokio::time::sleep(SECOND).await;
+            let at_first = engine.waiting();
+            tokio::time::sleep(SECOND).await;
+            [at_first, engine.waiting()]
+        };
+        let abandoned = tokio::time::timeout(SECOND * 3 / 2, engine.prefill(100));
+        let (_, abandoned, seen) = tokio::join!(engine.prefill(10_000), abandoned, seen);
+        assert!(abandoned.is_err());
+        assert_eq!(seen, [1, 0]);
     }
 
     #[tokio::test(start_paused = true)]

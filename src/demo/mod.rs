@@ -10,12 +10,14 @@
 //! |---|---|
 //! | what it says | `answer.rs` |
 //! | how long things take | `engine.rs` |
+//! | the load that `--load` sends, and what is logged of it | `load/` |
 //! | what a request may say, and what is refused | `request.rs` |
 //! | the bytes of an answer | `reply.rs`, of a refusal `refusal.rs` |
 //! | paths, streaming, clients that leave | `server.rs` |
 
 mod answer;
 mod engine;
+pub mod load;
 mod refusal;
 mod reply;
 mod request;

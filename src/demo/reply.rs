@@ -148,6 +148,20 @@ pub(super) fn models(model: &str, max_model_len: u64, created: u64) -> String {
     )
 }
 
+/// How busy the engine is, under the names of vLLM.
+pub(super) fn metrics(model: &str, running: usize, waiting: usize) -> String {
+    let mut page = String::new();
+    for (name, help, value) in [
+        ("running", "Number of requests in model execution batches.", running),
+        ("waiting", "Number of requests waiting to be processed.", waiting),
+    ] {
+        let (metric, model) = (format!("vllm:num_requests_{name}"), quoted(model));
+        page += &format!("# HELP {metric} {help}\n# TYPE {metric} gauge\n");
+        page += &format!("{metric}{{engine=\"0\",model_name={model}}} {value}.0\n");
+    }
+    page
+}
+
 /// A text as a JSON string.
 pub(super) fn quoted(text: &str) -> String {
     Value::from(text).to_string()
@@ -222,5 +236,16 @@ mod tests {
             models("tiny", 4_096, 1_795_960_917),
             r#"{"object":"list","data":[{"id":"tiny","object":"model","created":1795960917,"owned_by":"vllm","root":"tiny","parent":null,"max_model_len":4096,"permission":[{"id":"modelperm-demo","object":"model_permission","created":1795960917,"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}]}]}"#
         );
+    }
+
+    #[test]
+    fn the_metrics_have_the_lines_of_vllm() {
+        let page = metrics("tiny", 0, 0);
+        assert_eq!(page.lines().count(), 6);
+        let recorded = include_str!("../../tests/data/vllm-wire/get-metrics.resp");
+        for line in page.lines() {
+            assert!(recorded.lines().any(|recorded| recorded == line), "{line}");
+        }
+        assert!(metrics("tiny", 3, 2).ends_with("vllm:num_requests_waiting{engine=\"0\",model_name=\"tiny\"} 2.0\n"));
     }
 }

@@ -30,6 +30,8 @@ const KEEPALIVE_SECONDS: u64 = 5;
 
 const JSON: &str = "application/json";
 
+const METRICS: &str = "text/plain; version=1.0.0; charset=utf-8";
+
 /// A demo server as a Pingora application. Made by [`service`](super::service).
 #[derive(Debug)]
 pub struct DemoServer {
@@ -45,6 +47,8 @@ pub struct DemoServer {
 enum Route {
     Empty,
     Json(String),
+    /// Of the server's metrics.
+    Metrics(String),
     Generate(Endpoint),
     Refuse(Refusal),
     /// Refused for its method; `allow` is the one that would do.
@@ -94,6 +98,7 @@ impl DemoServer {
         match self.route(&head.method, head.uri.path()) {
             Route::Empty => respond(session, StatusCode::OK, None, "").await,
             Route::Json(body) => respond(session, StatusCode::OK, None, &body).await,
+            Route::Metrics(page) => respond_as(METRICS, session, StatusCode::OK, None, &page).await,
             Route::Refuse(refusal) => respond(session, refusal.status, None, &refusal.body).await,
             Route::Allow(method) => {
                 let refusal = Refusal::method_not_allowed();
@@ -113,6 +118,11 @@ impl DemoServer {
             "/ping" => (Route::Empty, "GET"),
             "/version" => {
                 (Route::Json(concat!(r#"{"version":"demo-"#, env!("CARGO_PKG_VERSION"), r#""}"#).into()), "GET")
+            }
+            "/metrics" => {
+                let waiting = self.engine.waiting();
+                let running = self.engine.running().saturating_sub(waiting);
+                (Route::Metrics(reply::metrics(&self.settings.model_name, running, waiting)), "GET")
             }
             "/load" => (Route::Json(format!(r#"{{"server_load":{}}}"#, self.engine.running())), "GET"),
             "/v1/models" => {
@@ -234,13 +244,23 @@ async fn respond(
     allow: Option<&'static str>,
     body: &str,
 ) -> Result<()> {
+    respond_as(JSON, session, status, allow, body).await
+}
+
+async fn respond_as(
+    content_type: &'static str,
+    session: &mut ServerSession,
+    status: StatusCode,
+    allow: Option<&'static str>,
+    body: &str,
+) -> Result<()> {
     let mut header = header(status)?;
     if let Some(method) = allow {
         header.insert_header("allow", method)?;
     }
     header.insert_header("content-length", body.len())?;
     if !body.is_empty() {
-        header.insert_header("content-type", JSON)?;
+        header.insert_header("content-type", content_type)?;
     }
     header.insert_header("vary", "Origin")?;
     session.write_response_header(Box::new(header)).await?;

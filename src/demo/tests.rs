@@ -259,6 +259,7 @@ async fn paths_and_methods_are_answered_as_vllm_does() {
         (post("/ping", ""), "200 OK", ""),
         (get("/version"), "200 OK", concat!(r#"{"version":"demo-"#, env!("CARGO_PKG_VERSION"), r#""}"#)),
         (get("/load"), "200 OK", r#"{"server_load":0}"#),
+        (get("/metrics"), "200 OK", &reply::metrics("demo", 0, 0)),
         (get("/nope"), "404 Not Found", not_found),
         (post("/v1/embeddings", json), "404 Not Found", not_found),
         (post("/health", ""), "405 Method Not Allowed", not_allowed),

@@ -120,6 +120,12 @@ impl Metrics {
                 "Servers chosen, by why the policy chose them; a request has one choice or, with retries, more",
                 Family::default(),
             ),
+            shadow_choices: registered(
+                &mut registry,
+                "tidegate_shadow_choices",
+                "What policy.shadow would have chosen: the group, its reason, and whether that is where the request went",
+                Family::default(),
+            ),
             estimate_error: registered(
                 &mut registry,
                 "tidegate_prompt_estimate_error_ratio",

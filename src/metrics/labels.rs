@@ -87,6 +87,8 @@ impl AttemptResult {
 pub enum QueueExit {
     /// It was given a server.
     Served,
+    /// The policy would not hold it any longer, and it asked for a place anew.
+    AskedAgain,
     /// It waited for as long as it may.
     TimeUp,
     /// Its client left.
@@ -99,6 +101,7 @@ impl QueueExit {
     pub fn label(self) -> &'static str {
         match self {
             Self::Served => "served",
+            Self::AskedAgain => "asked_again",
             Self::TimeUp => "time_up",
             Self::ClientGone => "client_gone",
         }
@@ -211,6 +214,14 @@ pub(super) struct AttemptLabels {
 pub(super) struct ServerLabels {
     pub(super) group: Arc<str>,
     pub(super) server: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ShadowLabels {
+    pub(super) policy: &'static str,
+    pub(super) group: Arc<str>,
+    pub(super) reason: &'static str,
+    pub(super) agreement: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -39,7 +39,7 @@ use families::SecondsByGroup;
 pub use health::HealthMetrics;
 use labels::{
     AttemptLabels, CertificateLabels, ClassLabels, KeyLabels, KeyReasonLabels, LimitLabels, ReasonLabels,
-    RedirectLabels, RequestLabels, ServerLabels, SourceLabels, status_class,
+    RedirectLabels, RequestLabels, ServerLabels, ShadowLabels, SourceLabels, status_class,
 };
 pub use labels::{AttemptResult, FinishedRequest, Outcome, QueueExit, RetryReason};
 use process::Process;
@@ -64,6 +64,7 @@ pub struct Metrics {
     rejections: Family<ReasonLabels, Counter>,
     timeouts: Family<LimitLabels, Counter>,
     decisions: Family<ReasonLabels, Counter>,
+    shadow_choices: Family<ShadowLabels, Counter>,
     estimate_error: Family<ClassLabels, Histogram, fn() -> Histogram>,
     /// By API key.
     key_requests: Family<KeyLabels, Counter>,
@@ -150,6 +151,19 @@ impl Metrics {
     /// stays.
     pub fn decided(&self, reason: &'static str) {
         self.decisions.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    /// Counts what the policy beside the one in force would have chosen: a group, or none, its reason and whether that is
+    /// where the request went, both from closed lists.
+    pub fn shadow_chose(
+        &self,
+        policy: &'static str,
+        group: Option<usize>,
+        reason: &'static str,
+        agreement: &'static str,
+    ) {
+        let group = group.and_then(|group| self.series.load().roster.group(group)).unwrap_or_else(|| "none".into());
+        self.shadow_choices.get_or_create(&ShadowLabels { policy, group, reason, agreement }).inc();
     }
 
     /// Notes by which share an estimated prompt length was off, by the class of endpoints.

@@ -39,6 +39,11 @@ impl Roster {
         }
         roster
     }
+
+    /// The name of a group.
+    pub(super) fn group(&self, number: usize) -> Option<Arc<str>> {
+        self.groups.get(number).cloned()
+    }
 }
 
 /// The balancer's counters at one moment.

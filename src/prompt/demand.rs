@@ -80,6 +80,8 @@ pub struct Work {
     /// Hashes of the prompt's blocks of [`BLOCK_TOKENS`](crate::work::BLOCK_TOKENS) tokens, each standing for its block
     /// and all before it.
     pub prefix: Vec<u64>,
+    /// The same for the conversation that the client names; see [`session_blocks`](super::session_blocks).
+    pub session: Vec<u64>,
 }
 
 impl Demand {

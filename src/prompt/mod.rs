@@ -16,8 +16,9 @@ mod exact;
 mod measure;
 mod text;
 mod usage;
+mod work;
 
-pub use content::{Content, MAX_MODEL_BYTES, MAX_PREFIX_BLOCKS, PREFIX_BLOCK_BYTES, content};
+pub use content::{Content, MAX_MODEL_BYTES, MAX_PREFIX_BLOCKS, PREFIX_BLOCK_BYTES, content, session_blocks};
 pub use demand::{Budget, DEFAULT_MAX_TOKENS, Demand, MAX_BUDGET_TOKENS, Work};
 pub use endpoint::Endpoint;
 pub use estimate::{Estimate, Learned, LengthError, MAX_MODELS, MediaCosts, PromptClass, TokenEstimator};

@@ -85,7 +85,7 @@ impl Proxy {
             return models::answer(self, session, ctx).await;
         }
         if ctx.endpoint.is_generation() {
-            let demand = self.weigh(&body, ctx).await?;
+            let demand = self.weigh(session.req_header(), &body, ctx).await?;
             if let Err(reject) = self.charge(ctx, &demand) {
                 self.reject(session, ctx, reject).await?;
                 return Ok(true);

@@ -8,8 +8,7 @@ use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorType, Result};
 
 use super::events::Events;
-use super::watch::{Watch, Written};
-use crate::balance::Progress;
+use super::watch::{Told, Watch, Written};
 use crate::health::{Fault, Signal};
 
 /// The server says that it is shutting down and has not begun the request.
@@ -50,8 +49,8 @@ pub(super) struct Answer {
     kept: Vec<u8>,
     /// It is a good answer, and somebody wants to know what it brings.
     is_counted: bool,
-    /// Whom to tell how it gets on; `None` when the policy does not ask, or when it is no good answer.
-    progress: Option<Progress>,
+    /// Whom to tell how it gets on; nobody when it is no good answer.
+    told: Told,
     has_first_token: bool,
     /// Tokens that were seen, and those that were told of.
     tokens: u64,
@@ -82,7 +81,7 @@ impl Answer {
             whole_bytes: None,
             kept: Vec::new(),
             is_counted: false,
-            progress: None,
+            told: Told::default(),
             has_first_token: false,
             tokens: 0,
             tokens_told: 0,
@@ -100,7 +99,7 @@ impl Answer {
         self.is_good = status < 500 && status != 429;
         if header.status.is_success() {
             self.is_counted = self.watch.is_counted();
-            self.progress = self.watch.progress();
+            self.told = self.watch.told();
         }
         self.events = (is_stream && !header.headers.contains_key(CONTENT_ENCODING)).then(Events::default);
         let is_looked_into = status == 500 || (status == 400 && self.watch.may_try_larger());
@@ -158,18 +157,14 @@ impl Answer {
         }
         if !self.has_first_token {
             self.has_first_token = true;
-            if let Some(progress) = &self.progress {
-                progress.first_token();
-            }
+            self.told.first_token();
             self.watch.first_token();
         }
         if self.events.is_some() {
             self.tokens += tokens;
             if self.tokens - self.tokens_told >= TOKENS_TOLD_AT_ONCE {
                 self.tokens_told = self.tokens;
-                if let Some(progress) = &self.progress {
-                    progress.generated(self.tokens);
-                }
+                self.told.generated(self.tokens);
             }
         }
     }

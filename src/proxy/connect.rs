@@ -16,10 +16,11 @@ use super::loan::Loan;
 use super::reject::Reject;
 use super::retry::{has_attempts_left, is_timeout};
 use super::server_connections;
-use super::watch::MayTry;
+use super::watch::{MayTry, Told};
 use crate::balance::{Lease, Placed, Placement, Unavailable};
 use crate::config::Retry;
 use crate::engines::Tallied;
+use crate::prompt::Demand;
 use crate::queue::{Full, Ticket};
 use crate::upstream::Server;
 
@@ -34,6 +35,7 @@ impl Proxy {
             back_off(session, &ctx.config().retry, ctx.attempts).await?;
         }
         ctx.attempts += 1;
+        self.follow_in_shadow(ctx);
         let asked = Instant::now();
         let placed = self.place(session, ctx).await;
         ctx.waited += asked.elapsed();
@@ -49,14 +51,15 @@ impl Proxy {
         (ctx.group, ctx.standard_group) = (Some(lease.group()), Some(lease.standard_group()));
         ctx.reason = Some(lease.reason());
         self.report_place(ctx, &lease, &server);
-        let (progress, group) = (lease.progress(), lease.group());
+        let (policy, group) = (lease.progress(), lease.group());
         ctx.lease = Some(lease);
         ctx.server = Some(Arc::clone(&server));
         let elsewhere = has_attempts_left(ctx);
         let larger = elsewhere && ctx.has_larger(&server, group);
         let tallied = tallied(ctx, &server);
         let may_try = MayTry { elsewhere, larger };
-        ctx.watch.attempt(Arc::clone(&server), may_try, progress, tallied, ctx.work.is_some());
+        let told = Told { policy, shadow: ctx.shadow.clone() };
+        ctx.watch.attempt(Arc::clone(&server), may_try, told, tallied, ctx.work.is_some());
 
         let timeouts = &ctx.in_force.clone().config.timeouts;
         let address = tokio::select! {
@@ -202,7 +205,21 @@ impl Proxy {
         }
     }
 
+    /// Lets the policy beside the one in force see a request that has come. Retries follow from where it went.
+    fn follow_in_shadow(&self, ctx: &mut RequestContext) {
+        if ctx.attempts > 1 {
+            return;
+        }
+        if let (Some(shadow), Some(demand)) = (self.live.shadow(), &ctx.demand) {
+            let demand = Demand { work: ctx.work.clone(), ..demand.clone() };
+            ctx.shadow = Some(Arc::new(shadow.arrive(&demand)));
+        }
+    }
+
     fn note_choice(&self, ctx: &RequestContext, lease: &Lease, server: &Server) {
+        if let Some(shadow) = ctx.shadow.as_ref().filter(|_| ctx.attempts == 1) {
+            shadow.placed(lease.server(), lease.group());
+        }
         // Where a retry ends up is no decision of the policy.
         if ctx.attempts == 1 && lease.placement() == Placement::Redirected && ctx.failover.is_none() {
             self.metrics.redirected(lease.standard_group(), lease.group());

@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::drain::Running;
 use crate::metrics::{AttemptResult, Outcome, RetryReason};
 use crate::prompt::{Demand, Endpoint, Estimate, Work};
+use crate::shadow::Followed;
 use crate::upstream::{InForce, Server};
 
 /// One request. Dropped when it is over, whatever ended it, and the lease with it.
@@ -51,6 +52,8 @@ pub struct RequestContext {
     pub(super) loan: Option<Loan>,
     /// The place on the present server. Set by `connect`, given back at the end of each attempt.
     pub(super) lease: Option<Lease>,
+    /// The request in the eyes of the policy beside the one in force, if there is one. Set by `connect`.
+    pub(super) shadow: Option<Arc<Followed>>,
     /// The present server. Set by `connect`.
     pub(super) server: Option<Arc<Server>>,
     /// The group of the last lease, for metrics. Set by `connect`.
@@ -117,6 +120,7 @@ impl RequestContext {
             slot: None,
             loan: None,
             lease: None,
+            shadow: None,
             server: None,
             group: None,
             standard_group: None,

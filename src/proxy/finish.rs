@@ -52,10 +52,14 @@ impl Proxy {
                 if ctx.status.is_some_and(|status| (200..300).contains(&status)) {
                     self.learn(ctx, brought.usage);
                     lease.answered(brought.output_tokens);
+                    if let Some(shadow) = &ctx.shadow {
+                        shadow.answered(brought.output_tokens);
+                    }
                 }
             }
         }
         ctx.watch.over();
+        ctx.shadow = None;
         if let Some(reject) = ctx.reject {
             self.metrics.rejected(reject.reason());
         }

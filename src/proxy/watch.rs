@@ -10,6 +10,7 @@ use super::trailers::Trailers;
 use crate::balance::Progress;
 use crate::engines::Tallied;
 use crate::health::{Health, Signal};
+use crate::shadow::Followed;
 use crate::upstream::Server;
 
 /// Shared by a request's context and the session that relays its answer.
@@ -28,12 +29,43 @@ struct Attempt {
     /// Where the answer is followed, once there is a connection.
     trail: Option<Trail>,
     /// Whom to tell how the request gets on.
-    progress: Option<Progress>,
+    told: Told,
     /// Counts the prompt with others, until its first token has been seen.
     tallied: Option<Tallied>,
     /// Whether anybody wants to know what the answer brings.
     is_counted: bool,
     written: Written,
+}
+
+/// Whom to tell how a request gets on.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Told {
+    /// The policy, when it asks.
+    pub(super) policy: Option<Progress>,
+    /// The policy beside it, if there is one.
+    pub(super) shadow: Option<Arc<Followed>>,
+}
+
+impl Told {
+    /// The first token of the answer has been seen.
+    pub(super) fn first_token(&self) {
+        if let Some(policy) = &self.policy {
+            policy.first_token();
+        }
+        if let Some(shadow) = &self.shadow {
+            shadow.first_token();
+        }
+    }
+
+    /// So many tokens have been generated in all.
+    pub(super) fn generated(&self, tokens: u64) {
+        if let Some(policy) = &self.policy {
+            policy.generated(tokens);
+        }
+        if let Some(shadow) = &self.shadow {
+            shadow.generated(tokens);
+        }
+    }
 }
 
 /// What can be done when the server fails or refuses.
@@ -70,12 +102,12 @@ impl Watch {
         &self,
         server: Arc<Server>,
         may_try: MayTry,
-        progress: Option<Progress>,
+        told: Told,
         tallied: Option<Tallied>,
         is_counted: bool,
     ) {
         let mut attempt = self.attempt.lock();
-        attempt.progress = progress;
+        attempt.told = told;
         attempt.tallied = tallied;
         attempt.is_counted = is_counted;
         attempt.written = Written::default();
@@ -130,9 +162,9 @@ impl Watch {
         }
     }
 
-    /// Whom to tell how the request gets on; `None` when the policy does not ask.
-    pub(super) fn progress(&self) -> Option<Progress> {
-        self.attempt.lock().progress.clone()
+    /// Whom to tell how the request gets on.
+    pub(super) fn told(&self) -> Told {
+        self.attempt.lock().told.clone()
     }
 
     /// Whether anybody wants to know what the answer brings.
@@ -150,7 +182,9 @@ impl Watch {
 
     /// The request is over.
     pub(super) fn over(&self) {
-        self.attempt.lock().tallied = None;
+        let mut attempt = self.attempt.lock();
+        attempt.tallied = None;
+        attempt.told = Told::default();
     }
 
     /// The answer has come to its end, or was broken off.

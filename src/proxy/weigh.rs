@@ -3,33 +3,30 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pingora::http::RequestHeader;
 use pingora::{Error, ErrorType, Result};
 
 use super::Proxy;
 use super::context::RequestContext;
+use crate::access::Admission;
 use crate::balance::Policy;
 use crate::prompt::{self, Content, Demand, Endpoint, Estimate, Usage, Work};
+use crate::work::BLOCK_TOKENS;
 
 /// Bodies up to this length, in bytes, are measured where they are.
 const MEASURED_IN_PLACE: usize = 256 << 10;
 
-/// By how much an estimate is taken to be too low when a server is looked for that has room, in percent.
-const ROOM_MARGIN_PERCENT: u64 = 10;
-
-/// By how much an estimate has to be above what any server takes for the request to be refused, in percent: who refuses
-/// has to be sure.
-const REFUSAL_MARGIN_PERCENT: u64 = 30;
-
 impl Proxy {
     /// Measures a body, for the policy that is in force.
-    pub(super) async fn weigh(&self, body: &Bytes, ctx: &mut RequestContext) -> Result<Demand> {
+    pub(super) async fn weigh(&self, header: &RequestHeader, body: &Bytes, ctx: &mut RequestContext) -> Result<Demand> {
         let endpoint = ctx.endpoint;
         let is_by_work = matches!(ctx.config().policy, Policy::ByWork(_));
-        let is_looked_at = is_by_work || self.live.journal().wants_ends();
+        let is_looked_at = is_by_work || ctx.config().shadow.is_some() || self.live.journal().wants_ends();
         let (mut demand, content) = measure(body, endpoint, is_looked_at).await?;
         if let Some(content) = content {
             let estimate = self.live.estimator().lock().estimate(endpoint, &content);
-            let work = Arc::new(work(content, &estimate));
+            let session = session(header, ctx, &estimate);
+            let work = Arc::new(Work { session, ..Work::new(content, &estimate) });
             demand.work = is_by_work.then(|| Arc::clone(&work));
             ctx.work = Some(work);
             ctx.estimate = Some(estimate);
@@ -65,51 +62,12 @@ async fn measure(body: &Bytes, endpoint: Endpoint, is_looked_at: bool) -> Result
         .map_err(|error| Error::because(ErrorType::InternalError, "while measuring a body", error))
 }
 
-/// What an engine has to do for a request.
-fn work(content: Content, estimate: &Estimate) -> Work {
-    let tokens = estimate.tokens();
-    // Each prompt of a batch has a context of its own, and so has each answer. One token is always generated.
-    let of_one = |tokens: u64| {
-        let answer = content.answer_tokens_limit.unwrap_or(1);
-        tokens.div_ceil(content.prompts.max(1)).saturating_add(answer)
-    };
-    let guessed = estimate.media_tokens().min(tokens);
-    let estimated = tokens.saturating_sub(estimate.exact_tokens()).saturating_sub(guessed);
-    let part = |percent: u64| estimated.saturating_mul(percent) / 100;
-    Work {
-        prompt_tokens: tokens,
-        output_limit_tokens: content.output_tokens_limit,
-        needed_tokens: Some(of_one(tokens.saturating_add(part(ROOM_MARGIN_PERCENT)))),
-        surely_needed_tokens: of_one(tokens.saturating_sub(guessed).saturating_sub(part(REFUSAL_MARGIN_PERCENT))),
-        is_streamed: content.is_streamed,
-        prefix: content.prefix,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::prompt::{MediaCosts, TokenEstimator};
-
-    fn needed(body: &serde_json::Value) -> (u64, u64, u64) {
-        let content = prompt::content(Endpoint::Completions, body.to_string().as_bytes());
-        let estimate = TokenEstimator::new(MediaCosts::default()).estimate(Endpoint::Completions, &content);
-        let work = work(content, &estimate);
-        (work.prompt_tokens, work.needed_tokens.unwrap(), work.surely_needed_tokens)
-    }
-
-    #[test]
-    fn what_is_counted_has_no_margin_and_what_is_estimated_has_one() {
-        let ids: Vec<u32> = (0..100).collect();
-        assert_eq!(needed(&serde_json::json!({ "prompt": ids, "max_tokens": 50 })), (100, 150, 150));
-        let text = "the water stands high behind the gate and falls when it opens ".repeat(100);
-        let (tokens, room, sure) = needed(&serde_json::json!({ "prompt": text, "max_tokens": 50 }));
-        assert!(tokens > 800 && room > tokens + 50 && sure < tokens + 50, "{tokens}, {room}, {sure}");
-    }
-
-    #[test]
-    fn each_prompt_of_a_batch_has_a_context_of_its_own() {
-        let ids = vec![vec![1_u32; 60]; 5];
-        assert_eq!(needed(&serde_json::json!({ "prompt": ids, "max_tokens": 50 })), (300, 110, 110));
-    }
+/// The blocks of the conversation that the client names, if it does.
+fn session(header: &RequestHeader, ctx: &RequestContext, estimate: &Estimate) -> Vec<u64> {
+    let name = ctx.config().session_header.as_ref().and_then(|name| header.headers.get(name));
+    let Some(name) = name.filter(|name| !name.is_empty()) else { return Vec::new() };
+    // Others may use the same names.
+    let key = ctx.admission.as_ref().and_then(Admission::key_name).map_or("", |key| &**key);
+    let parts = [name.as_bytes(), key.as_bytes(), estimate.model().unwrap_or_default().as_bytes()];
+    prompt::session_blocks(parts, estimate.tokens() / BLOCK_TOKENS)
 }

@@ -219,7 +219,11 @@ impl Queue {
             }
             for (waiter, answer) in handed {
                 let waited = waiter.since.elapsed();
-                let served = if answer.is_ok() { QueueExit::Served } else { QueueExit::TimeUp };
+                let served = match answer {
+                    Ok(_) => QueueExit::Served,
+                    // The policy that held it is gone, or it was held for as long as it may be: it asks again.
+                    Err(_) => QueueExit::AskedAgain,
+                };
                 let exit = match waiter.hand_over.send(answer) {
                     Ok(()) => served,
                     // It left at this very moment; its lease has dropped, and the next turn of the loop hands it on.

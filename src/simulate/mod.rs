@@ -22,6 +22,7 @@ mod report;
 mod slo;
 mod study;
 mod table;
+mod text;
 mod timeline;
 mod trace;
 mod traffic;

@@ -58,7 +58,9 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    pub(super) fn of(mut values: Vec<f64>) -> Self {
+    /// Of some values. All zero when there are none.
+    #[must_use]
+    pub fn of(mut values: Vec<f64>) -> Self {
         if values.is_empty() {
             return Self::default();
         }
@@ -117,7 +119,9 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub(super) fn of(jobs: &[Job], timings: &[Timing], slo: &Slo, profile: &Profile) -> Self {
+    /// Of the times of some jobs, in the same order, wherever they were measured.
+    #[must_use]
+    pub fn of(jobs: &[Job], timings: &[Timing], slo: &Slo, profile: &Profile) -> Self {
         let both = || jobs.iter().zip(timings);
         let is_long = |job: &Job| job.prompt_tokens >= LONG_FROM_TOKENS;
         let ttft = |long: bool| both().filter(move |(job, _)| is_long(job) == long).map(|(_, timing)| timing.ttft_s());

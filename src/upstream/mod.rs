@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -35,6 +35,7 @@ use crate::journal::{Journal, OpenError};
 use crate::metrics::{Metrics, Roster};
 use crate::prompt::TokenEstimator;
 use crate::queue::Queue;
+use crate::shadow::{Choice, Shadow};
 use crate::work::{EngineState, Observation, ServerTraits};
 
 /// Why a configuration cannot be put in force.
@@ -136,17 +137,25 @@ impl Moment {
 }
 
 /// What is in force, and how it changes.
-#[derive(Debug)]
 pub struct Live {
     balancer: Arc<Balancer>,
     metrics: Arc<Metrics>,
     queue: Arc<Queue>,
+    shadow: ArcSwapOption<Shadow>,
     journal: Journal,
     /// Knows how long prompts are, and learns.
     estimator: Mutex<TokenEstimator>,
     in_force: ArcSwap<InForce>,
+    clock: Clock,
     /// One change at a time, and what discovery has found.
     changing: Mutex<Found>,
+}
+
+impl std::fmt::Debug for Live {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (in_force, balancer) = (self.get(), &self.balancer);
+        f.debug_struct("Live").field("in_force", &in_force).field("balancer", balancer).finish_non_exhaustive()
+    }
 }
 
 impl Live {
@@ -169,14 +178,18 @@ impl Live {
         let in_force = InForce { config: Arc::new(config), generation: 1, access, groups, servers };
         let config = &in_force.config;
         let (topology, traits) = (in_force.topology()?, in_force.traits());
-        let balancer = Balancer::with_clock(topology, config.policy.clone(), config.ties, &traits, clock());
+        let clock = clock();
+        let balancer = Balancer::with_clock(topology, config.policy.clone(), config.ties, &traits, Arc::clone(&clock));
         let balancer = Arc::new(balancer?);
         let metrics = Arc::new(Metrics::new(&in_force.roster()));
+        let shadow = shadow(&in_force, &clock, &metrics, None)?;
         let estimator = Mutex::new(TokenEstimator::new(in_force.config.policy.media()));
         let journal = Journal::new(config.admin.is_some(), metrics.access_log().clone());
         journal.configure(config.access_log.as_ref())?;
         let live = Self {
             queue: Queue::new(&balancer, &metrics),
+            shadow: ArcSwapOption::new(shadow),
+            clock,
             estimator,
             journal,
             balancer,
@@ -223,6 +236,12 @@ impl Live {
     #[must_use]
     pub fn queue(&self) -> &Arc<Queue> {
         &self.queue
+    }
+
+    /// The policy beside the one in force, if there is one.
+    #[must_use]
+    pub fn shadow(&self) -> Option<Arc<Shadow>> {
+        self.shadow.load_full()
     }
 
     /// Sees what happens to requests.
@@ -334,6 +353,14 @@ impl Live {
             self.metrics.follow(&old.roster());
             self.in_force.store(Arc::clone(&old));
         });
+        if reconfigured.is_ok() {
+            let shadow = shadow(&new, &self.clock, &self.metrics, self.shadow.load_full());
+            self.shadow.store(shadow.unwrap_or_else(|error| {
+                // Checked with the configuration: it is the same number of groups.
+                log::error!("the policy beside the one in force does not fit: {error}");
+                None
+            }));
+        }
         for server in self.get().servers() {
             self.stand(server, |standing| {
                 standing.is_drained_by_configuration = server.config().is_drained;
@@ -366,6 +393,9 @@ impl Live {
         let has_changed = traits != before;
         if has_changed {
             self.balancer.set_traits(&traits);
+            if let Some(shadow) = self.shadow() {
+                shadow.set_traits(&traits);
+            }
         }
         has_changed
     }
@@ -384,10 +414,33 @@ impl Live {
         // The number may be another server's by now, or this an older picture with other limits.
         if let Some(current) = self.get().server(server.number()).filter(|current| current.is(server)) {
             self.balancer.set_admission(server.number(), current.admission());
+            if let Some(shadow) = self.shadow() {
+                shadow.set_admission(server.number(), current.admission());
+            }
             self.metrics.server_draining(server.number(), standing.is_draining());
         }
         standing
     }
+}
+
+/// The policy beside the one in force, as configured: the one that there was, when it is of the same kind.
+fn shadow(
+    in_force: &InForce,
+    clock: &Clock,
+    metrics: &Arc<Metrics>,
+    old: Option<Arc<Shadow>>,
+) -> Result<Option<Arc<Shadow>>, ApplyError> {
+    let Some(policy) = in_force.config.shadow.clone() else { return Ok(None) };
+    let (topology, ties, traits) = (in_force.topology()?, in_force.config.ties, in_force.traits());
+    if let Some(old) = old.filter(|old| old.policy() == policy.name()) {
+        old.reconfigure(topology, policy, ties, &traits)?;
+        return Ok(Some(old));
+    }
+    let metrics = Arc::clone(metrics);
+    let tell = move |Choice { policy, group, reason, agreement }: Choice| {
+        metrics.shadow_chose(policy, group, reason, agreement.label());
+    };
+    Ok(Some(Shadow::new(topology, policy, ties, &traits, Arc::clone(clock), tell)?))
 }
 
 /// Seconds since the start, for a balancer that has no clock of its own.

@@ -90,7 +90,7 @@ impl<'a> Costs<'a> {
             output_tokens: request.expected_output(learned.mean_output_tokens()),
             short_harm_weight: if learned.long_share() >= HARM_FROM_LONG_SHARE { SHORT_HARM_WEIGHT } else { 0.0 },
             is_observed: fleet.is_observed(now_s),
-            is_long: request.prefix.is_empty().then(|| fleet.is_long(fleet.least_prefill(request))),
+            is_long: (!request.may_be_cached()).then(|| fleet.is_long(fleet.least_prefill(request))),
             first_class: OfClass::new(fleet.class_profile(0), request),
             other_classes: fleet.class_profiles().skip(1).map(|profile| OfClass::new(profile, request)).collect(),
         }

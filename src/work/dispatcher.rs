@@ -130,6 +130,21 @@ impl Dispatcher {
         explain(&self.fleet, &*self.policy, request, self.now_s.max(now_s))
     }
 
+    /// What would become of a request if it came now; `None`: it would be held. Nothing changes. Only for policies that
+    /// keep no count of their own.
+    #[must_use]
+    pub fn would_become(&mut self, request: &Request, now_s: f64) -> Option<Outcome> {
+        let id = request.id;
+        let may_hold = self.hold.has_room(request.body_bytes, &self.limits);
+        let holding = if may_hold { Holding::Allowed } else { Holding::Over };
+        match decide(&self.fleet, &mut *self.policy, request, holding, self.now_s.max(now_s)) {
+            Decision::Assign { server, reason } => Some(Outcome::Assigned { id, server, reason }),
+            Decision::Wait(_) if may_hold => None,
+            Decision::Wait(_) => Some(Outcome::Rejected { id, rejection: Rejection::HoldFull }),
+            Decision::Reject(rejection) => Some(Outcome::Rejected { id, rejection }),
+        }
+    }
+
     /// A request has come.
     ///
     /// One that is tried again, after [`end`](Self::end) without success, comes with the servers that it must not go to, and as a

@@ -253,7 +253,7 @@ impl Fleet {
     /// The prefill of a request on a server, after the blocks that the server is believed to hold still.
     #[must_use]
     pub fn prefill(&self, server: usize, request: &Request) -> Prefill {
-        let cached = if request.prefix.is_empty() { 0 } else { self.servers[server].prefixes.cached_tokens(request) };
+        let cached = if request.may_be_cached() { self.servers[server].prefixes.cached_tokens(request) } else { 0 };
         self.prefill_after(cached, request)
     }
 
@@ -261,7 +261,7 @@ impl Fleet {
     #[must_use]
     pub fn least_prefill(&self, request: &Request) -> Prefill {
         let cached = |server: usize| self.servers[server].prefixes.cached_tokens(request);
-        let most = if request.prefix.is_empty() { None } else { self.up().map(cached).max() };
+        let most = if request.may_be_cached() { self.up().map(cached).max() } else { None };
         self.prefill_after(most.unwrap_or(0), request)
     }
 

@@ -38,7 +38,8 @@ impl PrefixCache {
         if self.last_use.is_empty() {
             return 0;
         }
-        let blocks = request.prefix.iter().take_while(|block| self.last_use.contains_key(block)).count();
+        let known = |blocks: &[u64]| blocks.iter().take_while(|block| self.last_use.contains_key(block)).count();
+        let blocks = known(&request.prefix).max(known(&request.session));
         (blocks as u64 * BLOCK_TOKENS).min(request.prompt_tokens.saturating_sub(1))
     }
 
@@ -88,6 +89,18 @@ mod tests {
         assert_eq!(cache.cached_tokens(&request(1_536, &[1, 2, 3])), 1_535);
         cache.clear();
         assert_eq!(cache.cached_tokens(&request(2_000, &[1])), 0);
+    }
+
+    #[test]
+    fn a_named_conversation_is_known_by_its_name() {
+        let mut cache = PrefixCache::new(100 * BLOCK_TOKENS);
+        cache.touch(&[1]);
+        cache.touch(&[71, 72, 73]);
+        let request = |prefix: &[u64]| Request { session: vec![71, 72, 73, 74], ..request(9_999, prefix) };
+        assert_eq!(cache.cached_tokens(&request(&[])), 3 * BLOCK_TOKENS);
+        assert_eq!(cache.cached_tokens(&request(&[1, 9])), 3 * BLOCK_TOKENS);
+        cache.touch(&[1, 2, 3, 4]);
+        assert_eq!(cache.cached_tokens(&request(&[1, 2, 3, 4])), 4 * BLOCK_TOKENS);
     }
 
     #[test]

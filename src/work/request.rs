@@ -26,6 +26,9 @@ pub struct Request {
     /// Hashes of its prompt's blocks of [`BLOCK_TOKENS`] tokens, each standing for its block and all before it. May be
     /// empty: then nothing is known of what it shares with others.
     pub prefix: Vec<u64>,
+    /// The same for a conversation that the client names: numbers that stand for the first, second ... block of whatever its
+    /// prompts have been. Its next prompt is taken to begin with what its last one was.
+    pub session: Vec<u64>,
     /// Servers that it must not go to: it was tried there. In any order.
     pub excluded: Vec<usize>,
     /// Whether it was dispatched before and comes again, so that it has been counted as traffic already.
@@ -47,10 +50,16 @@ impl Request {
             ignore_eos: false,
             is_streamed: true,
             prefix: Vec::new(),
+            session: Vec::new(),
             excluded: Vec::new(),
             is_retry: false,
             needed_tokens: None,
         }
+    }
+
+    /// Whether a server may have something of its prompt in its cache.
+    pub(super) fn may_be_cached(&self) -> bool {
+        !self.prefix.is_empty() || !self.session.is_empty()
     }
 
     /// Output tokens to expect, given the mean of others.

@@ -95,6 +95,19 @@ pub enum Obstacle {
     Closed,
 }
 
+impl Obstacle {
+    /// The name in explanations.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Down => "out",
+            Self::TooLong => "too_long",
+            Self::Excluded => "tried",
+            Self::Closed => "full",
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) is_up: bool,

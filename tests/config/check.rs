@@ -80,6 +80,8 @@ admin: none
 admin access: a token for everything but /healthz and /readyz
 watch: the file is watched
 policy: reference_bucket, sensitivity 2, affinity_strength 0.5, redirect_threshold 0.25, neighbours all, ties first
+shadow: none
+session header: none
 group short: prompts from 0 to below 1000 tokens
   gpu-1:8100
   [fd00::2]:8100, name two, a key of its own
@@ -124,7 +126,36 @@ fn a_plain_policy_needs_no_ranges() {
     let checked =
         check_text("groups: [{name: a, servers: [x:1]}, {name: b, servers: [y:1]}]\npolicy: {kind: reference_plain}\n");
     assert_eq!((checked.code, checked.stderr.as_str()), (Some(0), ""));
-    assert!(checked.stdout.contains("policy: reference_plain, ties least_recently_used\ngroup a: all prompts\n"));
+    assert!(checked.stdout.contains("policy: reference_plain, ties least_recently_used\n"), "{}", checked.stdout);
+    assert!(checked.stdout.contains("\ngroup a: all prompts\n"), "{}", checked.stdout);
+}
+
+#[test]
+fn a_policy_beside_the_one_in_force_is_another_one_and_needs_what_it_needs() {
+    let check = |policy: &str| check_text(&format!("groups: [{{name: a, servers: [x:1]}}]\npolicy: {{{policy}}}\n"));
+    let checked = check("shadow: reference_plain, session_header: X-Session");
+    assert_eq!((checked.code, checked.stderr.as_str()), (Some(0), ""));
+    assert!(checked.stdout.contains("shadow: reference_plain, ties least_recently_used\nsession header: x-session\n"));
+    // What only one of the two needs is of use.
+    let checked = check("kind: reference_plain, shadow: lanes, lanes: 2, long_from_tokens: 9");
+    assert_eq!((checked.code, checked.stderr.as_str()), (Some(0), ""));
+    assert!(checked.stdout.contains("shadow: lanes, lanes 2, "), "{}", checked.stdout);
+    let checked = check("kind: reference_plain, shadow: least_work, lanes: 2");
+    assert!(
+        checked.stderr.contains("policy.lanes: has no effect with policy.kind reference_plain"),
+        "{}",
+        checked.stderr
+    );
+    for (policy, problem) in [
+        ("shadow: lanes", "policy.shadow: found lanes, which is policy.kind itself, expected another one or none"),
+        ("shadow: reference_bucket", "groups[0].up_to_tokens: missing"),
+        ("shadow: best", "policy.shadow: found best, expected lanes or least_work or"),
+        ("session_header: a b", "policy.session_header: found a b, expected a header name, such as x-session-id"),
+    ] {
+        let checked = check(policy);
+        assert_eq!(checked.code, Some(64), "{policy}");
+        assert!(checked.stderr.contains(problem), "{policy}: {}", checked.stderr);
+    }
 }
 
 #[test]

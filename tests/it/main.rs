@@ -18,6 +18,7 @@ mod captures; // replays of what a real vLLM put on the wire
 mod chaos; // everything at once
 mod corners; // early and interim answers, bytes at odd moments
 mod counted; // what the metrics say of requests
+mod demo; // the demo with the load that it brings along
 mod discovery; // servers that come and go
 mod drain; // servers that are to run empty
 mod edges; // what browsers and servers are told: CORS, forwarded headers
@@ -33,12 +34,14 @@ mod layering; // which part of the source may know which
 mod limits; // time limits and slow clients
 mod memory; // memory in use
 mod page; // the live page and its events
+mod proof; // what routing by work is worth, measured by a client
 mod release; // how a request ends, and that its load ends with it
 mod reload; // the configuration changes while requests run
 mod retry; // what is tried again, where, and how often
 mod saturation; // more connections than files may be open, more data than a client reads
 mod security; // requests with an ambiguous end, bodies that look like requests
 mod selection; // which server a request goes to
+mod shadow; // a policy beside the one in force, conversations with a name
 mod shutdown; // the end of the process, on signals
 mod streaming; // a response on its way to the client, also when it breaks
 mod support;

@@ -41,6 +41,8 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
         watch,
         groups,
         policy,
+        shadow,
+        session_header,
         ties,
         max_body_bytes,
         timeouts,
@@ -77,6 +79,13 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
         };
         changes.value("ranges", &ranges(old), &ranges(new));
     }
+    changes.value(
+        "policy.shadow",
+        &summary::shadow(old.shadow.as_ref(), old.ties),
+        &summary::shadow(shadow.as_ref(), *ties),
+    );
+    let header = |name: &Option<http::HeaderName>| name.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string);
+    changes.value("policy.session_header", &header(&old.session_header), &header(session_header));
     changes.value("limits.max_body_size", &old.max_body_bytes, max_body_bytes);
     changes.timeouts(&old.timeouts, timeouts);
     changes.retry(&old.retry, retry);

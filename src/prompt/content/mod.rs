@@ -28,7 +28,7 @@ use std::sync::Arc;
 #[cfg(feature = "exact-tokens")]
 pub(super) use facts::Facts;
 pub use facts::MAX_MODEL_BYTES;
-pub use prefix::{MAX_PREFIX_BLOCKS, PREFIX_BLOCK_BYTES};
+pub use prefix::{MAX_PREFIX_BLOCKS, PREFIX_BLOCK_BYTES, session_blocks};
 #[cfg(feature = "exact-tokens")]
 pub(super) use reader::read;
 #[cfg(feature = "exact-tokens")]

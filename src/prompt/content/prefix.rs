@@ -14,6 +14,17 @@ pub(super) fn chained(before: u64, block: &[u8; PREFIX_BLOCK_BYTES]) -> u64 {
     mixed(before ^ hash(block), KEYS[3])
 }
 
+/// Numbers that stand for the blocks of a conversation that has a name, for so many of them (at most
+/// [`MAX_PREFIX_BLOCKS`]). What tells conversations of the same name apart goes into the name.
+#[must_use]
+pub fn session_blocks<'a>(name: impl IntoIterator<Item = &'a [u8]>, blocks: u64) -> Vec<u64> {
+    let named = name.into_iter().fold(KEYS[2], |before, part| mixed(before ^ hash(part), KEYS[3]));
+    let blocks = usize::try_from(blocks).unwrap_or(usize::MAX).min(MAX_PREFIX_BLOCKS);
+    std::iter::successors(Some(mixed(named, KEYS[1])), |before| Some(mixed(before ^ named, KEYS[0])))
+        .take(blocks)
+        .collect()
+}
+
 /// Hashes bytes. Not against somebody who looks for collisions: two requests with equal hashes are only taken to share
 /// a prefix that they do not share.
 pub(super) fn hash(bytes: &[u8]) -> u64 {
@@ -61,6 +72,18 @@ mod tests {
         for length in 0..block.len() {
             assert!(seen.insert(hash(&block[..length])), "{length}");
             assert!(seen.insert(hash(&vec![0; length + 1])), "{length} zeros and one");
+        }
+    }
+
+    #[test]
+    fn conversations_have_blocks_of_their_own_and_longer_ones_begin_like_shorter_ones() {
+        let blocks = |name: [&str; 2], count| session_blocks(name.map(str::as_bytes), count);
+        let one = blocks(["a", "bc"], 1_000);
+        assert_eq!(one.iter().collect::<HashSet<_>>().len(), 1_000);
+        assert_eq!(blocks(["a", "bc"], 7), one[..7]);
+        assert_eq!(blocks(["a", "bc"], u64::MAX).len(), MAX_PREFIX_BLOCKS);
+        for other in [["ab", "c"], ["a", "b"], ["bc", "a"]] {
+            assert!(blocks(other, 1_000).iter().all(|block| !one.contains(block)));
         }
     }
 

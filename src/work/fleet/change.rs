@@ -23,6 +23,7 @@ impl Fleet {
         self.dispatches += 1;
         self.servers[server].last_dispatch = self.dispatches;
         self.servers[server].prefixes.touch(&request.prefix);
+        self.servers[server].prefixes.touch(&request.session);
         self.refresh(server);
     }
 

@@ -1,6 +1,6 @@
 //! Everything at once, by the roll of seeded dice: servers that are killed, start slowly, refuse, reset, hang, break off
 //! or are slow, and whose probes fail; clients that leave; plain requests and streams of all lengths; drains; reloads
-//! that move servers and thresholds; a changing list of servers. Of each group one server stays good and in service, so
+//! that move servers and thresholds and change the policy; a changing list of servers. Of each group one server stays good and in service, so
 //! that every request could be served.
 //!
 //! In CI it runs for a few seconds. A long run: `TIDEGATE_CHAOS_SECONDS=600 TIDEGATE_CHAOS_SEED=7 cargo nextest run chaos
@@ -266,7 +266,7 @@ async fn print_metrics(tidegate: &Tidegate) {
             &["probes", "connect", "reset", "status", "first_byte", "stream", "saturated", "leaving"],
         ),
         ("tidegate_probes_total", "result", &["passed", "failed"]),
-        ("tidegate_queue_exits_total", "result", &["served", "time_up", "client_gone"]),
+        ("tidegate_queue_exits_total", "result", &["served", "asked_again", "time_up", "client_gone"]),
     ] {
         let mut text = String::new();
         for value in values {

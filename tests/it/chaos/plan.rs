@@ -81,6 +81,9 @@ pub(super) struct Plan {
     /// Whether servers of the group are discovered, too.
     pub(super) discovers: [bool; 2],
     is_probing: bool,
+    policy: &'static str,
+    /// The policy beside it.
+    shadow: &'static str,
     ties: &'static str,
     redirect_threshold: &'static str,
     most_in_flight: &'static str,
@@ -95,6 +98,9 @@ impl Plan {
             groups: [0, 1].map(|group| (0..STEADY + LISTED).filter(|server| server % 2 == group).map(place).collect()),
             discovers: [true, true],
             is_probing: true,
+            // Equal prompts go to the server that has them in its cache, by work: all servers get some only by buckets.
+            policy: "reference_bucket",
+            shadow: "lanes",
             ties: "least_recently_used",
             redirect_threshold: "0.12",
             most_in_flight: "none",
@@ -112,11 +118,15 @@ impl Plan {
             }
         }
         groups.iter_mut().for_each(|group| group.shuffle(die));
+        let policies = ["lanes", "reference_bucket", "least_work", "reference_plain"];
+        let (policy, shadow) = (pick(die, &policies), pick(die, &policies));
         Self {
             threshold: pick(die, &[50, 200, 1_000, 5_000, 30_000]),
             groups,
             discovers: [0, 1].map(|_| !die.random_ratio(1, 8)),
             is_probing: !die.random_ratio(1, 8),
+            policy,
+            shadow: if shadow == policy { "none" } else { shadow },
             ties: pick(die, &["first", "least_recently_used"]),
             redirect_threshold: pick(die, &["0", "0.12", "0.5", "1"]),
             most_in_flight: pick(die, &["none", "8", "20"]),
@@ -126,6 +136,11 @@ impl Plan {
     /// Where a server stands in it.
     pub(super) fn place(&self, server: usize) -> Option<Place> {
         self.groups.iter().flatten().find(|place| place.server == server).copied()
+    }
+
+    /// Where a group ends for the status, in tokens: ranges are of buckets.
+    pub(super) fn to_tokens(&self, group: usize) -> Option<u64> {
+        (self.policy == "reference_bucket").then_some([self.threshold, 131_072][group])
     }
 
     pub(super) fn yaml(&self, fleet: &Fleet, [address, admin]: [SocketAddr; 2]) -> String {
@@ -144,10 +159,12 @@ impl Plan {
             writeln!(groups, "  - {{ name: {name}, up_to_tokens: {up_to}, servers: [{servers}]{discover} }}")
                 .expect("a string takes all");
         }
-        let Self { is_probing, ties, redirect_threshold, most_in_flight, .. } = self;
+        let Self { is_probing, policy, shadow, ties, redirect_threshold, most_in_flight, threshold, .. } = self;
         format!(
             "listen: \"{address}\"\nadmin: {{ listen: \"{admin}\" }}\npingora: {{ threads: 2 }}\ngroups:\n{groups}\
-             policy: {{ kind: reference_bucket, ties: {ties}, redirect_threshold: {redirect_threshold} }}\n\
+             policy: {{ kind: {policy}, shadow: {shadow}, ties: {ties}, redirect_threshold: {redirect_threshold}, \
+             long_from_tokens: {threshold}, max_hold: 10s }}\n\
+             engines: {{ enabled: false }}\n\
              queue: {{ server_max_in_flight: {most_in_flight}, max_wait: 15s }}\n{RETRY}{TIMEOUTS}\
              health:\n  active: {{ enabled: {is_probing}, interval: 50ms, timeout: 1s, failures: 3, successes: 2 }}\n\
              {PASSIVE}"

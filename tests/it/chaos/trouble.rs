@@ -88,8 +88,7 @@ impl Operators<'_> {
         let status = self.tidegate.status().await;
         for (group, places) in plan.groups.iter().enumerate() {
             let shown = &status["groups"][group];
-            let to_tokens = if group == 0 { plan.threshold } else { 131_072 };
-            assert_eq!(shown["to_tokens"], to_tokens, "{plan:?}, {status}");
+            assert_eq!(shown["to_tokens"].as_u64(), plan.to_tokens(group), "{plan:?}, {status}");
             assert_eq!(shown["discover"].is_string(), plan.discovers[group], "{plan:?}, {status}");
             let servers = shown["servers"].as_array().expect("servers are listed");
             for (place, server) in places.iter().zip(servers) {

@@ -5,6 +5,7 @@ mod backend;
 mod behaviour;
 mod client;
 mod h2c;
+mod modelled;
 mod request;
 mod setup;
 mod switched;
@@ -23,6 +24,7 @@ pub(crate) use behaviour::{
 };
 pub(crate) use client::Client;
 pub(crate) use h2c::H2Client;
+pub(crate) use modelled::{FastClock, Modelled};
 pub(crate) use request::{body_of, chunked, get, json_response, post, request};
 pub(crate) use setup::{Setup, ToYaml};
 pub(crate) use switched::{RESET, SILENT, Switched};
