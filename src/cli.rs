@@ -1,5 +1,6 @@
 //! The command line: the example's flags, the subcommands, and nothing about what they do.
 
+mod explain;
 mod offline;
 
 use std::ffi::OsString;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
+pub use explain::{ExplainArgs, RemoteArgs};
 pub use offline::{ModelArgs, PolicyArgs, SimulateArgs, SimulatedTrafficArgs, TrafficArgs, TuneArgs};
 
 use crate::config::value::{ATTEMPTS, PORTS, TOKENS, parse_delay_seconds, parse_whole};
@@ -41,7 +43,9 @@ pub enum Command {
         address: String,
     },
     /// Show a running balancer in the terminal.
-    Top(TopArgs),
+    Top(RemoteArgs),
+    /// Say why a request would go where it would go.
+    Explain(ExplainArgs),
     /// Answer events with what the policy would do.
     Policy(PolicyArgs),
     /// Replay traffic against modelled engines.
@@ -96,17 +100,6 @@ pub enum DemoPolicy {
     ReferenceBucket,
 }
 
-/// Flags of `tidegate top`.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct TopArgs {
-    /// Admin listener of the running balancer, also as the address of its live page
-    #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:9400")]
-    pub address: String,
-    /// File that holds the admin token
-    #[arg(long, value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
-}
-
 /// Load balancer for vLLM servers that routes requests by prompt length and load
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, args_conflicts_with_subcommands = true, args_override_self = true)]
@@ -133,7 +126,9 @@ enum Subcommands {
         address: String,
     },
     /// Show a running balancer in the terminal: groups, servers, decisions, as they change
-    Top(TopArgs),
+    Top(RemoteArgs),
+    /// Say why a request would go where it would go, without sending it
+    Explain(ExplainArgs),
     /// Drive the routing policy with events from outside and a virtual clock
     Policy(PolicyArgs),
     /// Replay traffic against modelled engines and compare policies
@@ -206,6 +201,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, c
         Some(Subcommands::Demo(demo)) => Command::Demo(demo),
         Some(Subcommands::Healthcheck { address }) => Command::Healthcheck { address },
         Some(Subcommands::Top(arguments)) => Command::Top(arguments),
+        Some(Subcommands::Explain(arguments)) => Command::Explain(arguments),
         Some(Subcommands::Policy(arguments)) => Command::Policy(arguments),
         Some(Subcommands::Simulate(arguments)) => Command::Simulate(arguments),
         Some(Subcommands::Tune(arguments)) => Command::Tune(arguments),
@@ -352,11 +348,11 @@ mod tests {
 
     #[test]
     fn top_watches_the_admin_listener_of_this_machine_or_another() {
-        let top = |address: &str, token_file: Option<&str>| {
-            Command::Top(TopArgs { address: address.to_owned(), token_file: token_file.map(PathBuf::from) })
+        let top = |admin: &str, token_env: Option<&str>| {
+            Command::Top(RemoteArgs { admin: admin.to_owned(), token_env: token_env.map(str::to_owned) })
         };
         assert_eq!(parsed("top").unwrap(), top("127.0.0.1:9400", None));
-        assert_eq!(parsed("top lb:1 --token-file f").unwrap(), top("lb:1", Some("f")));
+        assert_eq!(parsed("top --admin lb:1 --token-env T").unwrap(), top("lb:1", Some("T")));
     }
 
     #[test]

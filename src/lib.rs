@@ -29,8 +29,8 @@
 //!                drain  -> upstream         (how long an end may take)
 //!         config -> access, balance, prompt, tls (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
-//! main -> offline -> drive, simulate, tune, config (commands that serve nobody)
-//! main -> top -> access_log            (a client of the admin listener)
+//! main -> offline -> drive, simulate, tune, config, explain, remote (commands that serve nobody)
+//! main -> top -> remote, access_log    (a client of the admin listener)
 //!         tune   -> simulate, drive, balance (only to build its types)
 //!         simulate -> drive, work, access_log
 //!         journal: access_log, config; what happens to requests, for whoever wants to see it
@@ -104,6 +104,7 @@ pub mod prompt;
 pub mod proxy;
 pub mod queue;
 pub mod reload;
+pub mod remote;
 pub mod replace;
 mod settled;
 pub mod shadow;

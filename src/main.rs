@@ -42,6 +42,13 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Ok(Command::Explain(arguments)) => match &arguments.conf {
+            Some(file) => {
+                let config = load(Some(file), &Flags::default());
+                config.map_or(EXIT_USAGE.into(), |config| ended(offline::explain(&arguments, Some(config))))
+            }
+            None => ended(offline::explain(&arguments, None)),
+        },
         Ok(Command::Policy(arguments)) => {
             with_config(arguments.conf.as_deref(), |config| offline::policy(&arguments, config))
         }

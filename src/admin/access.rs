@@ -28,6 +28,8 @@ pub(super) enum Wish {
     Page,
     /// To see anything else.
     Read,
+    /// To have a request explained, which changes nothing.
+    Ask,
     /// To change something.
     Change,
 }
@@ -41,7 +43,7 @@ pub(super) fn refusal(
 ) -> Option<Response<Vec<u8>>> {
     match &access.token {
         Some(token) => {
-            let is_asked_for = wish == Wish::Change || (wish == Wish::Read && access.protect_reads);
+            let is_asked_for = wish == Wish::Change || (matches!(wish, Wish::Read | Wish::Ask) && access.protect_reads);
             (is_asked_for && !has_token(headers, token)).then(unauthorized)
         }
         None if wish != Wish::Change => None,

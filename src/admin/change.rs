@@ -58,7 +58,7 @@ fn answer(json: &Value) -> Response<Vec<u8>> {
 }
 
 /// The value of a parameter in a query.
-fn parameter(query: &str, name: &str) -> Option<String> {
+pub(super) fn parameter(query: &str, name: &str) -> Option<String> {
     let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
     percent_decode_str(value).decode_utf8().ok().map(Into::into)
 }

@@ -11,6 +11,7 @@ mod change;
 mod configured;
 mod engine;
 mod events;
+mod explain;
 mod page;
 mod status;
 #[cfg(test)]
@@ -50,6 +51,7 @@ const INDEX: &str = concat!(
      /status   load, totals and the configuration in force, as JSON\n\
      /healthz  ok while the process lives\n\
      /readyz   ok until the process is told to stop, then 503\n\n\
+     POST /explain               why a request of this body would go where it would go, or {\"prompt_tokens\": N}\n\
      POST /reload                put the configuration file in force\n\
      POST /drain?server=NAME     give a server nothing new\n\
      POST /undrain?server=NAME   give it requests again\n"
@@ -64,6 +66,8 @@ enum Answer {
     Whole(Response<Vec<u8>>),
     /// Events, until somebody leaves.
     Events(Watcher),
+    /// Why a request would go where it would go, once its body is here.
+    Explanation,
 }
 
 /// Answers the requests of the admin listener.
@@ -95,6 +99,7 @@ impl Admin {
             "/healthz" | "/readyz" => Wish::Health,
             "/" if page::is_wanted(&request.headers) => Wish::Page,
             "/" | "/events" | "/metrics" | "/status" => Wish::Read,
+            "/explain" => Wish::Ask,
             "/reload" | "/drain" | "/undrain" => Wish::Change,
             _ => {
                 let message = "there is no such page, GET / lists what there is";
@@ -107,9 +112,12 @@ impl Admin {
             return Answer::Whole(refusal);
         }
         match wish {
-            Wish::Change if method != Method::POST => {
-                let allowed = HeaderValue::from_static("POST");
-                return Answer::Whole(method_not_allowed("this page changes something, use POST", allowed));
+            Wish::Change | Wish::Ask if method != Method::POST => {
+                let message = match wish {
+                    Wish::Ask => "this page explains a request, POST its body or {\"prompt_tokens\": N}",
+                    _ => "this page changes something, use POST",
+                };
+                return Answer::Whole(method_not_allowed(message, HeaderValue::from_static("POST")));
             }
             Wish::Health | Wish::Page | Wish::Read if method != Method::GET && method != Method::HEAD => {
                 let allowed = HeaderValue::from_static("GET, HEAD");
@@ -136,6 +144,7 @@ impl Admin {
             "/status" => page(StatusCode::OK, JSON, status::json(&self.reloader, self.drain.is_ready())),
             "/events" if method == Method::HEAD => events::header(),
             "/events" => return Answer::Events(self.watcher(request.headers.clone())),
+            "/explain" => return Answer::Explanation,
             "/reload" => change::reload(&self.reloader).await,
             "/drain" => change::drain(live, request.uri.query(), true),
             "/undrain" => change::drain(live, request.uri.query(), false),
@@ -167,6 +176,10 @@ impl HttpServerApp for Admin {
         session.set_keepalive((!*shutdown.borrow()).then_some(KEEPALIVE_SECONDS));
         let sent = match self.answer(session.req_header()).await {
             Answer::Whole(response) => send(&mut session, response).await,
+            Answer::Explanation => {
+                let response = explain::answer(self.reloader.live(), &mut session).await;
+                send(&mut session, response).await
+            }
             Answer::Events(watcher) => {
                 session.set_keepalive(None);
                 watcher.watch(&mut session, shutdown.clone()).await

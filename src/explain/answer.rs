@@ -100,7 +100,8 @@ pub struct ServerView {
     pub load_tokens: f64,
     /// Requests that run on it.
     pub in_flight: u64,
-    /// `chosen`, `dearer` (by work, or with more load), `other_group`, `out`, `full`, `too_long` or `lane_taken`.
+    /// `chosen`, `dearer` (by work, or with more load), `other_group`, `out`, `full`, `too_long`; for a long
+    /// request that is held also `lane_taken` and `no_lane`.
     pub verdict: &'static str,
     /// Whether it is a lane for long requests; by work.
     pub is_lane: Option<bool>,
@@ -220,6 +221,7 @@ impl Names<'_> {
             // By work all servers are compared, whatever group they are in.
             (None, Some((_, chosen_group))) if work.is_none() && chosen_group != *group => "other_group",
             (None, Some(_)) => "dearer",
+            (None, None) if work.is_some_and(|work| !work.is_lane) => "no_lane",
             (None, None) => "lane_taken",
         };
         let cost = work.map(|work| CostView {

@@ -17,7 +17,15 @@ pub use answer::Answer;
 pub use asked::{Asked, AskedError};
 
 use crate::balance::Tried;
+use crate::prompt::{Demand, Endpoint};
 use crate::upstream::Live;
+
+/// Explains a request that the proxy is about to ask a place for.
+#[must_use]
+pub fn explain_demand(live: &Live, endpoint: Endpoint, demand: Demand, tried: &Tried) -> Answer {
+    let explanation = live.balancer().explain(&demand, tried);
+    Answer::new(&live.get(), &Asked { demand, endpoint, is_estimated: true }, &explanation)
+}
 
 /// Explains a request of this body, sent to this path if it is known.
 ///

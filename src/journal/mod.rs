@@ -73,6 +73,8 @@ pub struct Placed {
     pub reason: &'static str,
     /// For how long it has waited in the balancer, in seconds.
     pub waited_s: f64,
+    /// Why, in sentences, as it stood when the request asked for a place.
+    pub words: Vec<String>,
 }
 
 /// The file of the access log cannot be written to.

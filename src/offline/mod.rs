@@ -1,5 +1,6 @@
 //! The commands that serve nobody: the policy driven from outside, and the simulator.
 
+mod explain;
 mod progress;
 mod simulate;
 mod tune;
@@ -11,9 +12,12 @@ use crate::balance::Policy;
 use crate::cli::PolicyArgs;
 use crate::config::{Config, Group};
 use crate::drive::{Driver, Event, Groups, Setup, SetupError, What, run};
+use crate::explain::AskedError;
+use crate::remote::RemoteError;
 use crate::simulate::SimulateError;
 use crate::work::{PROFILES, Profile, ServerTraits};
 
+pub use explain::explain;
 pub use simulate::simulate;
 pub use tune::tune;
 
@@ -44,6 +48,37 @@ pub enum Failure {
     /// Two things that were asked for do not go together.
     #[error("{0}")]
     Usage(&'static str),
+    /// The body cannot be read.
+    #[error("{}: {error}", file.display())]
+    Body {
+        /// Where it is.
+        file: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It is no question.
+    #[error(transparent)]
+    Asked(#[from] AskedError),
+    /// A running Tidegate does not answer.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+    /// The configuration cannot be run.
+    #[error("{0}")]
+    Config(String),
+    /// No server has this name.
+    #[error("there is no server {name}, expected one of: {known}")]
+    UnknownServer {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// The load that was given is more than a server may have.
+    #[error("server {name} does not take this load: it is drained, or beyond its limits")]
+    Full {
+        /// The server.
+        name: String,
+    },
     /// The report cannot be written.
     #[error("{}: {error}", file.display())]
     Report {
@@ -61,7 +96,7 @@ impl Failure {
     /// Whether what was asked for was wrong.
     #[must_use]
     pub fn is_usage(&self) -> bool {
-        !matches!(self, Self::Io(_) | Self::Report { .. })
+        !matches!(self, Self::Io(_) | Self::Report { .. } | Self::Body { .. } | Self::Remote(_))
     }
 
     /// Whether nobody reads the output any more.

@@ -36,6 +36,7 @@ impl Proxy {
         }
         ctx.attempts += 1;
         self.follow_in_shadow(ctx);
+        let words = self.explained(ctx);
         let asked = Instant::now();
         let placed = self.place(session, ctx).await;
         ctx.waited += asked.elapsed();
@@ -50,7 +51,7 @@ impl Proxy {
         self.metrics.decided(lease.reason());
         (ctx.group, ctx.standard_group) = (Some(lease.group()), Some(lease.standard_group()));
         ctx.reason = Some(lease.reason());
-        self.report_place(ctx, &lease, &server);
+        self.report_place(ctx, &lease, &server, words);
         let (policy, group) = (lease.progress(), lease.group());
         ctx.lease = Some(lease);
         ctx.server = Some(Arc::clone(&server));

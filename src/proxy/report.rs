@@ -10,6 +10,7 @@ use super::watch::Written;
 use crate::access::Admission;
 use crate::access_log::{End, Record, VERSION};
 use crate::balance::Lease;
+use crate::explain::explain_demand;
 use crate::journal::Placed;
 use crate::metrics::Outcome;
 use crate::prompt::{self, Demand, Usage};
@@ -33,7 +34,7 @@ impl Brought {
 
 impl Proxy {
     /// The request was given a place.
-    pub(super) fn report_place(&self, ctx: &RequestContext, lease: &Lease, server: &Server) {
+    pub(super) fn report_place(&self, ctx: &RequestContext, lease: &Lease, server: &Server, words: Vec<String>) {
         let journal = self.live.journal();
         if !journal.wants_places() {
             return;
@@ -47,7 +48,17 @@ impl Proxy {
             server: server.name().to_owned(),
             reason: lease.reason(),
             waited_s: ctx.waited.as_secs_f64(),
+            words,
         });
+    }
+
+    /// Why the request is going to go where it goes, in sentences; nothing when nobody wants to know.
+    pub(super) fn explained(&self, ctx: &RequestContext) -> Vec<String> {
+        let Some(demand) = ctx.demand.as_ref().filter(|_| self.live.journal().wants_places()) else {
+            return Vec::new();
+        };
+        let demand = Demand { work: demand.work.clone().or_else(|| ctx.work.clone()), ..demand.clone() };
+        explain_demand(&self.live, ctx.endpoint, demand, &ctx.tried).words
     }
 
     /// The request is over.

@@ -1,7 +1,7 @@
 //! What the admin listener says: one stream of events, and answers to what is asked of it.
 //!
-//! HTTP/1.1 as far as it takes to talk to Tidegate itself, on blocking sockets: there is one connection, and nothing to
-//! do meanwhile.
+//! The stream is read from a socket: it never ends, and [`Remote`]'s client knows limits for whole answers only, not for
+//! silence within one.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -10,43 +10,17 @@ use std::thread;
 use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde_json::Value;
+
+use crate::remote::{Remote, RemoteError};
 
 /// The status comes twice a second; after so much silence the connection counts as dead.
 const SILENCE: Duration = Duration::from_secs(8);
 
-/// How long a connection, and what is asked on it, may take.
+/// How long a connection, and the header of an answer, may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Pause before a connection is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// Why a listener cannot be watched.
-#[derive(Debug, thiserror::Error)]
-pub enum Unreachable {
-    /// Nobody answers there.
-    #[error("{address}: {source}; is this the admin listener of a running Tidegate (admin.listen, --admin-port)?")]
-    NoAnswer {
-        /// Where it was tried.
-        address: String,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// It wants the token, or another one.
-    #[error("{address}: the admin token is needed, or is another one: --token-file FILE")]
-    Token {
-        /// Who has refused.
-        address: String,
-    },
-    /// It is something else.
-    #[error("{address}: answered {status} to GET /events; is it the admin listener of a Tidegate of this version?")]
-    Status {
-        /// Who has answered.
-        address: String,
-        /// How.
-        status: u16,
-    },
-}
 
 /// What the feed has to tell.
 #[derive(Debug)]
@@ -64,33 +38,33 @@ pub(super) type Events = BufReader<Chunked>;
 
 /// The admin listener of a running instance.
 #[derive(Debug, Clone)]
-pub(super) struct Listener {
-    address: String,
-    token: Option<String>,
-}
+pub(super) struct Listener(Remote);
 
 impl Listener {
-    /// `address` is `host:port`, or the address of the live page.
-    pub(super) fn new(address: &str, token: Option<String>) -> Self {
-        let address = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/').to_owned();
-        Self { address, token }
+    pub(super) fn new(remote: Remote) -> Self {
+        Self(remote)
     }
 
-    pub(super) fn address(&self) -> &str {
-        &self.address
+    pub(super) fn admin(&self) -> &str {
+        self.0.admin()
     }
 
     /// Begins to watch.
-    pub(super) fn watch(&self) -> Result<Events, Unreachable> {
-        let no_answer = |source| Unreachable::NoAnswer { address: self.address.clone(), source };
-        let connection = self.ask("GET", "/events").map_err(no_answer)?;
-        connection.set_read_timeout(Some(SILENCE)).map_err(no_answer)?;
+    pub(super) fn watch(&self) -> Result<Events, RemoteError> {
+        let admin = || self.admin().to_owned();
+        let no_answer = |error: io::Error| RemoteError::NoAnswer { admin: admin(), error: error.to_string() };
+        let connection = self.ask().map_err(no_answer)?;
         let mut answer = BufReader::new(connection);
         match status(&mut answer).map_err(no_answer)? {
-            200 => Ok(BufReader::new(Chunked { inner: answer, left: 0, is_first: true })),
-            401 | 403 => Err(Unreachable::Token { address: self.address.clone() }),
-            status => Err(Unreachable::Status { address: self.address.clone(), status }),
+            200 => {}
+            401 => return Err(RemoteError::Token { admin: admin() }),
+            status => {
+                let message = "to GET /events; is it of this version?".to_owned();
+                return Err(RemoteError::Refused { admin: admin(), status, message });
+            }
         }
+        answer.get_ref().set_read_timeout(Some(SILENCE)).map_err(no_answer)?;
+        Ok(BufReader::new(Chunked { inner: answer, left: 0, is_first: true }))
     }
 
     /// Tells all that happens, from a stream that is open and from those after it, while somebody listens.
@@ -116,29 +90,17 @@ impl Listener {
     /// Drains or undrains a server; returns what came of it.
     pub(super) fn change(&self, verb: &str, server: &str) -> String {
         let path = format!("/{verb}?server={}", utf8_percent_encode(server, NON_ALPHANUMERIC));
-        let answer = self.ask("POST", &path).and_then(|connection| {
-            let mut answer = BufReader::new(connection);
-            let status = status(&mut answer)?;
-            let mut body = String::new();
-            answer.read_to_string(&mut body)?;
-            Ok((status, body))
-        });
-        match answer {
-            Ok((200, _)) if verb == "drain" => format!("{server} gets nothing new"),
-            Ok((200, _)) => format!("{server} takes requests again"),
-            Ok((status, body)) => {
-                let body: Value = serde_json::from_str(&body).unwrap_or_default();
-                let message = body["error"]["message"].as_str().map_or_else(|| status.to_string(), str::to_owned);
-                format!("{server}: {message}")
-            }
-            Err(error) => format!("nobody has answered: {error}"),
+        match self.0.post(&path, &[]) {
+            Ok(_) if verb == "drain" => format!("{server} gets nothing new"),
+            Ok(_) => format!("{server} takes requests again"),
+            Err(error) => error.to_string(),
         }
     }
 
-    /// Sends a request on a connection of its own.
-    fn ask(&self, method: &str, path: &str) -> io::Result<TcpStream> {
+    /// Asks for events, on a connection of its own.
+    fn ask(&self) -> io::Result<TcpStream> {
         let mut outcome = Err(io::Error::new(io::ErrorKind::NotFound, "this name has no address"));
-        for address in self.address.to_socket_addrs()? {
+        for address in self.admin().to_socket_addrs()? {
             outcome = TcpStream::connect_timeout(&address, PATIENCE);
             if outcome.is_ok() {
                 break;
@@ -147,11 +109,8 @@ impl Listener {
         let mut connection = outcome?;
         connection.set_read_timeout(Some(PATIENCE))?;
         connection.set_write_timeout(Some(PATIENCE))?;
-        let token = self.token.as_ref().map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\n{token}Content-Length: 0\r\nConnection: close\r\n\r\n",
-            self.address
-        );
+        let token = self.0.token().map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let request = format!("GET /events HTTP/1.1\r\nHost: {}\r\n{token}Connection: close\r\n\r\n", self.admin());
         connection.write_all(request.as_bytes())?;
         Ok(connection)
     }
@@ -238,10 +197,14 @@ mod tests {
 
     use super::*;
 
+    fn listener(admin: &str) -> Listener {
+        Listener::new(Remote::new(admin, None).unwrap())
+    }
+
     /// Answers connections with these bytes, one after the other; returns what was asked.
     fn answering(answers: &'static [&'static str]) -> (Listener, thread::JoinHandle<Vec<String>>) {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-        let listener = Listener::new(&format!("http://{}/", socket.local_addr().unwrap()), Some("secret".to_owned()));
+        let listener = listener(&socket.local_addr().unwrap().to_string());
         let server = thread::spawn(move || {
             let ask = |answer: &&str| {
                 let (mut connection, _) = socket.accept().unwrap();
@@ -278,7 +241,7 @@ mod tests {
             }
         }
         assert_eq!(told[..3], ["hello {}", "status {\"a\":1}", "the connection was closed"]);
-        assert!(told[3].contains("answered 503 to GET /events"), "{told:?}");
+        assert!(told[3].contains("answers 503: to GET /events"), "{told:?}");
         assert_eq!(told[4], "again {}");
         let asked = server.join().unwrap();
         assert!(
@@ -292,20 +255,21 @@ mod tests {
     #[test]
     fn a_listener_that_refuses_is_told_from_one_that_is_none() {
         let (listener, _server) = answering(&["HTTP/1.1 401 No\r\n\r\n", "SSH-2.0\r\n"]);
-        assert!(listener.watch().unwrap_err().to_string().contains("--token-file"));
+        assert!(listener.watch().unwrap_err().to_string().contains("--token-env"));
         assert!(listener.watch().unwrap_err().to_string().contains("this is no HTTP/1.1"));
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        assert!(Listener::new(&closed, None).watch().unwrap_err().to_string().contains("admin.listen"));
+        assert!(listener(&closed).watch().unwrap_err().to_string().contains("--admin HOST:PORT"));
     }
 
     #[test]
     fn a_change_names_the_server_and_tells_what_came_of_it() {
         let (listener, server) = answering(&[
-            "HTTP/1.1 200 OK\r\n\r\n{}",
-            "HTTP/1.1 409 No\r\n\r\n{\"error\":{\"message\":\"the configuration drains it\"}}",
+            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
+            "HTTP/1.1 409 No\r\nConnection: close\r\n\r\n{\"error\":{\"message\":\"the configuration drains it\"}}",
         ]);
         assert_eq!(listener.change("drain", "[::1]:8000"), "[::1]:8000 gets nothing new");
-        assert_eq!(listener.change("undrain", "gpu"), "gpu: the configuration drains it");
+        let refused = listener.change("undrain", "gpu");
+        assert!(refused.ends_with("answers 409: the configuration drains it"), "{refused}");
         assert!(server.join().unwrap()[0].starts_with("POST /drain?server=%5B%3A%3A1%5D%3A8000 HTTP/1.1\r\n"));
     }
 }

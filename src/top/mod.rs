@@ -9,9 +9,7 @@ mod feed;
 mod known;
 mod view;
 
-use std::fs;
 use std::io::{self, IsTerminal};
-use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,8 +17,9 @@ use std::time::{Duration, Instant};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use crate::cli::TopArgs;
-use feed::{Listener, News, Unreachable};
+use crate::cli::RemoteArgs;
+use crate::remote::{Remote, RemoteError};
+use feed::{Listener, News};
 use known::{Known, Wish};
 
 /// How often it is drawn when nothing happens: waves and clocks go on.
@@ -34,17 +33,9 @@ pub enum TopError {
         "tidegate top draws on a terminal; for programs there are /status, /events and /metrics of the admin listener"
     )]
     NoTerminal,
-    /// The token cannot be read.
-    #[error("--token-file {}: {source}", file.display())]
-    Token {
-        /// The file.
-        file: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
     /// The listener cannot be watched.
     #[error(transparent)]
-    Listener(#[from] Unreachable),
+    Listener(#[from] RemoteError),
     /// The terminal fails.
     #[error("the terminal: {0}")]
     Terminal(#[from] io::Error),
@@ -54,9 +45,8 @@ pub enum TopError {
 ///
 /// # Errors
 /// When there is no terminal, or the admin listener cannot be reached at first or refuses. Later it is tried again.
-pub fn run(arguments: &TopArgs) -> Result<(), TopError> {
-    let token = arguments.token_file.as_deref().map(token).transpose()?;
-    let listener = Listener::new(&arguments.address, token);
+pub fn run(arguments: &RemoteArgs) -> Result<(), TopError> {
+    let listener = Listener::new(Remote::new(&arguments.admin, arguments.token_env.as_deref())?);
     if !io::stdout().is_terminal() {
         return Err(TopError::NoTerminal);
     }
@@ -72,21 +62,13 @@ pub fn run(arguments: &TopArgs) -> Result<(), TopError> {
     seen
 }
 
-/// The token in a file, without the end of its line.
-fn token(file: &Path) -> Result<String, TopError> {
-    match fs::read_to_string(file) {
-        Ok(text) => Ok(text.trim().to_owned()),
-        Err(source) => Err(TopError::Token { file: file.to_owned(), source }),
-    }
-}
-
 fn watch(
     terminal: &mut DefaultTerminal,
     listener: &Listener,
     news: &mpsc::Receiver<News>,
     sender: &mpsc::Sender<News>,
 ) -> Result<(), TopError> {
-    let mut known = Known::new(listener.address().to_owned());
+    let mut known = Known::new(listener.admin().to_owned());
     loop {
         for news in news.try_iter() {
             known.take(news, Instant::now());

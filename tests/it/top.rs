@@ -25,7 +25,7 @@ impl Top {
         let OpenptyResult { master, slave } = openpty(&size, None).unwrap();
         let terminal = |slave: &OwnedFd| Stdio::from(slave.try_clone().unwrap());
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        command.arg("top").args(arguments).env("TERM", "xterm-256color");
+        command.arg("top").args(arguments).env("TERM", "xterm-256color").env("TOKEN_OF_THE_TEST", "right");
         let child = command.stdin(terminal(&slave)).stdout(terminal(&slave)).stderr(terminal(&slave)).spawn().unwrap();
         drop((command, slave));
         let mut drawn = File::from(master.try_clone().unwrap());
@@ -71,7 +71,7 @@ impl Drop for Top {
 async fn top_shows_a_running_instance_and_drains_a_server_of_it() {
     let server = Backend::start(reply(json_response(200, "{}"))).await;
     let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
-    let mut top = Top::start(&[&format!("http://{}/", tidegate.admin)]);
+    let mut top = Top::start(&["--admin", &tidegate.admin.to_string()]);
     top.shows("live").await;
     top.shows(&server.name()).await;
     assert_eq!(tidegate.exchange(&post("/v1/completions", &body_of(4_000))).await.status(), 200);
@@ -99,22 +99,22 @@ async fn top_says_what_it_needs() {
     let text = std::fs::read_to_string(tidegate.configuration()).unwrap();
     tidegate.write_text(&text.replace("admin: { ", "admin: { token: right, protect_reads: true, "));
     assert_eq!(tidegate.admin_post("/reload", "").await.status(), 200);
-    let mut top = Top::start(&[&tidegate.admin.to_string()]);
+    let admin = tidegate.admin.to_string();
+    let mut top = Top::start(&["--admin", &admin]);
     top.shows("error: ").await;
-    top.shows("--token-file FILE").await;
+    top.shows("--token-env NAME").await;
     assert_eq!(top.ends().await, Some(1));
 
-    std::fs::write(tidegate.file("token"), "right\n").unwrap();
-    let mut top = Top::start(&[&tidegate.admin.to_string(), "--token-file", tidegate.file("token").to_str().unwrap()]);
+    let mut top = Top::start(&["--admin", &admin, "--token-env", "TOKEN_OF_THE_TEST"]);
     top.shows("live").await;
     top.press("\u{3}");
     assert_eq!(top.ends().await, Some(0));
 
-    let mut top = Top::start(&[&closed_address().to_string()]);
-    top.shows("is this the admin listener of a running Tidegate").await;
+    let mut top = Top::start(&["--admin", &closed_address().to_string()]);
+    top.shows("--admin HOST:PORT says where").await;
     assert_eq!(top.ends().await, Some(1));
 
-    let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["top", &tidegate.admin.to_string()]).output();
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["top", "--admin", &admin]).output();
     let output = output.unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("draws on a terminal"), "{output:?}");

@@ -95,8 +95,12 @@ impl Tidegate {
 
     /// Sends a POST to the admin listener; `fields` are whole header lines.
     pub(crate) async fn admin_post(&self, path: &str, fields: &str) -> Response {
-        let request = format!("POST {path} HTTP/1.1\r\nHost: admin\r\n{fields}Content-Length: 0\r\n\r\n");
-        Client::connect(self.admin).await.exchange(request.as_bytes()).await
+        self.admin_post_body(path, fields, b"").await
+    }
+
+    /// The same with a body.
+    pub(crate) async fn admin_post_body(&self, path: &str, fields: &str, body: &[u8]) -> Response {
+        Client::connect(self.admin).await.exchange(&super::request("POST", path, fields, body)).await
     }
 
     /// Replaces the configuration and has it put in force.
