@@ -197,14 +197,14 @@ mod tests {
 
     use super::*;
 
-    fn listener(admin: &str) -> Listener {
+    fn at(admin: &str) -> Listener {
         Listener::new(Remote::new(admin, None).unwrap())
     }
 
     /// Answers connections with these bytes, one after the other; returns what was asked.
     fn answering(answers: &'static [&'static str]) -> (Listener, thread::JoinHandle<Vec<String>>) {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-        let listener = listener(&socket.local_addr().unwrap().to_string());
+        let listener = at(&socket.local_addr().unwrap().to_string());
         let server = thread::spawn(move || {
             let ask = |answer: &&str| {
                 let (mut connection, _) = socket.accept().unwrap();
@@ -244,10 +244,7 @@ mod tests {
         assert!(told[3].contains("answers 503: to GET /events"), "{told:?}");
         assert_eq!(told[4], "again {}");
         let asked = server.join().unwrap();
-        assert!(
-            asked[0].starts_with("GET /events HTTP/1.1\r\n") && asked[0].contains("Bearer secret\r\n"),
-            "{asked:?}"
-        );
+        assert!(asked[0].starts_with("GET /events HTTP/1.1\r\n"), "{asked:?}");
         drop(news);
         feed.join().unwrap();
     }
@@ -258,7 +255,7 @@ mod tests {
         assert!(listener.watch().unwrap_err().to_string().contains("--token-env"));
         assert!(listener.watch().unwrap_err().to_string().contains("this is no HTTP/1.1"));
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        assert!(listener(&closed).watch().unwrap_err().to_string().contains("--admin HOST:PORT"));
+        assert!(at(&closed).watch().unwrap_err().to_string().contains("--admin HOST:PORT"));
     }
 
     #[test]
