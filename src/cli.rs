@@ -42,6 +42,8 @@ pub enum Command {
         /// Where it listens, `host:port`.
         address: String,
     },
+    /// Show a running balancer in the terminal.
+    Top(RemoteArgs),
     /// Say why a request would go where it would go.
     Explain(ExplainArgs),
     /// Answer events with what the policy would do.
@@ -123,6 +125,8 @@ enum Subcommands {
         #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:8000")]
         address: String,
     },
+    /// Show a running balancer in the terminal: groups, servers, decisions, as they change
+    Top(RemoteArgs),
     /// Say why a request would go where it would go, without sending it
     Explain(ExplainArgs),
     /// Drive the routing policy with events from outside and a virtual clock
@@ -196,6 +200,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, c
         Some(Subcommands::Check { file }) => Command::Check { file },
         Some(Subcommands::Demo(demo)) => Command::Demo(demo),
         Some(Subcommands::Healthcheck { address }) => Command::Healthcheck { address },
+        Some(Subcommands::Top(arguments)) => Command::Top(arguments),
         Some(Subcommands::Explain(arguments)) => Command::Explain(arguments),
         Some(Subcommands::Policy(arguments)) => Command::Policy(arguments),
         Some(Subcommands::Simulate(arguments)) => Command::Simulate(arguments),
@@ -339,6 +344,15 @@ mod tests {
         let healthcheck = |address: &str| Command::Healthcheck { address: address.to_owned() };
         assert_eq!(parsed("healthcheck").unwrap(), healthcheck("127.0.0.1:8000"));
         assert_eq!(parsed("healthcheck [::1]:1").unwrap(), healthcheck("[::1]:1"));
+    }
+
+    #[test]
+    fn top_watches_the_admin_listener_of_this_machine_or_another() {
+        let top = |admin: &str, token_env: Option<&str>| {
+            Command::Top(RemoteArgs { admin: admin.to_owned(), token_env: token_env.map(str::to_owned) })
+        };
+        assert_eq!(parsed("top").unwrap(), top("127.0.0.1:9400", None));
+        assert_eq!(parsed("top --admin lb:1 --token-env T").unwrap(), top("lb:1", Some("T")));
     }
 
     #[test]

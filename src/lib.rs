@@ -19,7 +19,7 @@
 //!                health -> upstream, metrics, tls      (upstream keeps each server's record)
 //!                engines -> upstream, metrics, prompt, tls (upstream keeps each engine's report)
 //!                explain -> balance, prompt, upstream
-//!                admin  -> explain, balance, metrics, queue, upstream, drain, reload
+//!                admin  -> explain, balance, metrics, queue, upstream, drain, reload, journal
 //!                reload -> discovery, upstream, config
 //!                discovery -> upstream, config
 //!                upstream (what is in force) -> access, balance, metrics, queue, config, health and engines
@@ -30,6 +30,7 @@
 //!         config -> access, balance, prompt, tls (only to build their types)
 //!         balance -> prompt                 (what a request asks for)
 //! main -> offline -> drive, simulate, tune, config, explain, remote (commands that serve nobody)
+//! main -> top -> remote, access_log    (a client of the admin listener)
 //!         tune   -> simulate, drive, balance (only to build its types)
 //!         simulate -> drive, work, access_log
 //!         journal: access_log, config; what happens to requests, for whoever wants to see it
@@ -75,6 +76,8 @@
 //! | a metric | `src/metrics/` |
 //! | TLS, certificates | `src/tls/` |
 //! | the admin listener | `src/admin/` |
+//! | the live page, its events | `src/admin/page/`, `src/admin/events.rs` |
+//! | `tidegate top` | `src/top/` |
 //! | how the process ends, signals, upgrades | `src/drain/` |
 
 pub mod access;
@@ -108,6 +111,7 @@ mod settled;
 pub mod shadow;
 pub mod simulate;
 pub mod tls;
+pub mod top;
 pub mod tune;
 pub mod upstream;
 pub mod work;

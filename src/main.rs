@@ -10,7 +10,7 @@ use tidegate::app::{self, StartError};
 use tidegate::cli::{self, Command, EXIT_USAGE, Start};
 use tidegate::config::{self, Config, Flags, Summary};
 use tidegate::reload::Origin;
-use tidegate::{healthcheck, logging, offline, panics, replace};
+use tidegate::{healthcheck, logging, offline, panics, replace, top};
 
 /// glibc's allocator keeps what many streams at once have needed, and needs more each time.
 #[global_allocator]
@@ -35,6 +35,13 @@ fn main() -> ExitCode {
             (Some(_), Start::Replace { pid }) => replace::run(pid, env::args_os()),
         },
         Ok(Command::Demo(demo)) => run(|| app::build_demo(&demo)),
+        Ok(Command::Top(arguments)) => match top::run(&arguments) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                writeln!(io::stderr(), "error: {error}").ok();
+                ExitCode::FAILURE
+            }
+        },
         Ok(Command::Explain(arguments)) => match &arguments.conf {
             Some(file) => {
                 let config = load(Some(file), &Flags::default());

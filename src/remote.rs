@@ -70,6 +70,17 @@ impl Remote {
         Ok(Self { admin: admin.to_owned(), token, agent: config.build().into() })
     }
 
+    /// Where its admin listener is.
+    #[must_use]
+    pub fn admin(&self) -> &str {
+        &self.admin
+    }
+
+    /// Its token, if one is known.
+    pub(crate) fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
     /// What a page says, as JSON.
     ///
     /// # Errors

@@ -95,7 +95,8 @@ fn loopback_host(headers: &HeaderMap) -> Option<&str> {
     let host = authority.parse::<Authority>().ok()?;
     let host = host.host().trim_start_matches('[').trim_end_matches(']');
     let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    is_loopback.then_some(authority)
+    // No browser sends a user's name here.
+    (is_loopback && !authority.contains('@')).then_some(authority)
 }
 
 fn has_token(headers: &HeaderMap, token: &HeaderValue) -> bool {
@@ -139,6 +140,40 @@ mod tests {
         assert_eq!(status(&open, "[::1]:9400", Wish::Change, &[]), 200);
         assert_eq!(status(&open, OUTSIDE, Wish::Change, &[]), 403);
         assert_eq!(status(&open, LOOPBACK, Wish::Change, &[("origin", "http://evil.example")]), 403);
+    }
+
+    #[test]
+    fn the_own_page_is_known_by_a_name_that_always_means_this_machine() {
+        let open = AdminAccess::default();
+        for (host, origin, expected) in [
+            ("localhost:9400", "http://localhost:9400", 200),
+            ("127.0.0.1:9400", "http://127.0.0.1:9400", 200),
+            ("[::1]:9400", "http://[::1]:9400", 200),
+            ("localhost:9400", "http://localhost:8000", 403),
+            ("localhost:9400", "http://127.0.0.1:9400", 403),
+            ("localhost:9400", "https://localhost:9400", 403),
+            ("localhost:9400", "null", 403),
+            ("evil.example:9400", "http://evil.example:9400", 403),
+            ("127.0.0.1.evil.example", "http://127.0.0.1.evil.example", 403),
+            ("me@localhost", "http://me@localhost", 403),
+        ] {
+            let headers = [("host", host), ("origin", origin)];
+            assert_eq!(status(&open, LOOPBACK, Wish::Change, &headers), expected, "{host} {origin}");
+            assert_eq!(status(&open, OUTSIDE, Wish::Change, &headers), 403, "{host} {origin}");
+        }
+    }
+
+    #[test]
+    fn the_page_is_open_and_told_what_it_may_change() {
+        let token = AdminAccess { token: Some(HeaderValue::from_static("Bearer right")), protect_reads: true };
+        assert_eq!(status(&token, OUTSIDE, Wish::Page, &[]), 200);
+        let host = |host: &'static str| HeaderMap::from_iter([(HOST, HeaderValue::from_static(host))]);
+        let may = |access: &AdminAccess, listener: &str, name| changes(access, listener.parse().ok(), &host(name));
+        assert_eq!(may(&token, OUTSIDE, "lb.example"), Changes::Token);
+        let open = AdminAccess::default();
+        assert_eq!(may(&open, LOOPBACK, "localhost:9400"), Changes::Open);
+        assert_eq!(may(&open, LOOPBACK, "lb.example"), Changes::Closed);
+        assert_eq!(may(&open, OUTSIDE, "localhost:9400"), Changes::Closed);
     }
 
     #[test]

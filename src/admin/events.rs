@@ -74,6 +74,8 @@ impl Watcher {
 
     /// Sends events until the watcher leaves or may not watch any more, or until the listener closes.
     pub(super) async fn watch(self, session: &mut ServerSession, mut shutdown: ShutdownWatch) -> pingora::Result<()> {
+        // Before anything else: who has the header misses nothing that happens from then on.
+        let mut journal = self.reloader.live().journal().follow();
         let (mut header, _) = header().into_parts();
         header.headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         // To a client of HTTP/1.0 the end of the connection is the end.
@@ -82,8 +84,6 @@ impl Watcher {
         }
         session.set_write_timeout(Some(PATIENCE));
         session.write_response_header(Box::new(header.into())).await?;
-        // From here on, so that nothing is lost between this and the latest records.
-        let mut journal = self.reloader.live().journal().follow();
         let mut piece = self.beginning();
         let mut ticks = interval_at(Instant::now() + STATUS_EVERY, STATUS_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

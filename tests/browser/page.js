@@ -139,7 +139,7 @@ const shown = (page) => page.evaluate(() => Object.fromEntries([...document.quer
 async function expected(page, port) {
   const status = await statusOf(port);
   const servers = status.groups.flatMap((group) => group.servers);
-  const texts = await page.evaluate((loads) => loads.map((load) => `${short(load)} tokens`), servers.map((server) => server.load_tokens));
+  const texts = await page.evaluate((loads) => loads.map((load) => `${short(load)} tok`), servers.map((server) => server.load_tokens));
   return Object.fromEntries(servers.map((server, index) => [
     server.name,
     { inFlight: server.in_flight, load: texts[index], health: server.draining ? "draining" : server.health },
@@ -337,7 +337,8 @@ health: { active: { enabled: false } }
 }
 
 (async () => {
-  const args = process.getuid() === 0 ? ["--no-sandbox"] : [];
+  // In containers there is often no sandbox to be had, and little shared memory; the page is our own.
+  const args = ["--no-sandbox", "--disable-dev-shm-usage"];
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args });
   let failure;
   try {

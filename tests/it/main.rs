@@ -34,6 +34,7 @@ mod lanes; // routing by work: lanes, what is held, what fits where
 mod layering; // which part of the source may know which
 mod limits; // time limits and slow clients
 mod memory; // memory in use
+mod page; // the live page and its events
 mod proof; // what routing by work is worth, measured by a client
 mod release; // how a request ends, and that its load ends with it
 mod reload; // the configuration changes while requests run
@@ -47,6 +48,7 @@ mod streaming; // a response on its way to the client, also when it breaks
 mod support;
 mod tls_clients; // the TLS listener
 mod tls_servers; // servers that are reached over TLS
+mod top; // tidegate top
 mod trailers; // fields behind a response's body, and its date
 mod upgrade; // a successor takes the sockets over
 mod waiting; // requests that no server can take now

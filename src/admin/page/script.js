@@ -266,21 +266,19 @@ function prune(list, at) {
   if (gone > 0) list.splice(0, gone);
 }
 
+/** The length of a request, as `placed` or as `ended` says it. */
 const tokensOf = (event) => event.tokens ?? event.estimated_tokens ?? event.prompt_tokens ?? null;
 
 function placed(event) {
   const at = now();
   const tokens = tokensOf(event);
-  const home = event.standard_group ?? event.redirected_from ?? event.group;
-  const to = event.server_group ?? event.group;
-  const first = (event.attempt ?? 1) <= 1;
-  if (tokens !== null && first) model.lengths.push({ at, tokens });
+  const [home, to] = [event.standard_group, event.group];
+  if (tokens !== null && event.attempt <= 1) model.lengths.push({ at, tokens });
   if (home !== to) model.crossings.push({ at, from: home, to });
   model.decided += 1;
   const decision = {
     id: event.request_id, when: new Date(), tokens, home, group: to, server: event.server, reason: event.reason,
-    waited: event.waited_s ?? 0, attempt: event.attempt ?? 1, explanation: event.explanation ?? event.explained ?? null, record: null, row: null,
-    loads: new Map(model.status?.groups.map((group) => [group.name, group.load_tokens])),
+    waited: event.waited_s, attempt: event.attempt, words: event.words ?? [], record: null, row: null,
   };
   remember(decision);
   launch(decision, at);
@@ -305,7 +303,7 @@ function ended(record, past) {
     decision = {
       id: record.request_id, when, tokens, home, group: record.redirected_from ? groupOf(record.server) : record.group,
       server: record.server, reason: record.reason ?? record.rejected, waited: record.waited_s, attempt: record.attempts,
-      explanation: null, record: null, row: null,
+      words: [], record: null, row: null,
     };
     remember(decision);
   }
@@ -804,7 +802,7 @@ function showServer(server, most, work, isLane) {
     view.sign.setAttribute("d", SIGNS[kind] ?? SIGNS.out);
   }
   setText(view.flight, whole.format(server.in_flight));
-  setText(view.load, `${short(server.load_tokens)} tokens`);
+  setText(view.load, `${short(server.load_tokens)} tok`);
   view.bar.style.transform = `scaleX(${server.load_tokens / most})`;
   view.tag.hidden = !isLane;
   let state = server.draining ? (server.drained ? "drained" : "draining") : words(server.health);
@@ -911,8 +909,10 @@ function showFacts(data) {
   setText($("queue-text"), waiting && data.work?.held
     ? `the oldest for ${seconds(data.work.held_for_seconds)}`
     : `at most ${short(bounds.max_requests)}${bounds.max_wait_seconds === null ? "" : `, ${seconds(bounds.max_wait_seconds)} each`}`);
+  const shadow = data.shadow;
   setText($("foot"), `Configuration ${data.config_generation}${data.config_source ? ` from ${data.config_source}` : ""}` +
     (model.missed ? ` · ${plural(model.missed, "event was", "events were")} missed by this page` : "") +
+    (shadow ? ` · beside it ${words(shadow.policy)} would have sent ${whole.format(shadow.same_server)} requests to the same server, ${whole.format(shadow.same_group)} to another of the group, ${whole.format(shadow.other_group)} to another group` : "") +
     (model.changes === "closed" ? " · to drain servers from here, set admin.token or open this page as localhost" : ""));
 }
 
@@ -1118,85 +1118,8 @@ function explain(decision, inside) {
       ["First token after", record.ttft_s !== undefined && seconds(record.ttft_s)], ["In all", seconds(record.duration_s)], ["Attempts", record.attempts], ["Status", record.status], ["End", words(record.end)]);
   }
   const shown = facts.filter(([, value]) => value !== undefined && value !== null && value !== false && value !== "");
-  const text = inWords(decision);
-  inside.replaceChildren(...(text ? [el("p", { class: "words" }, text)] : []), ...spell(decision.explanation), el("dl", {}, ...shown.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value))))));
-}
-
-/** What is behind a reason, as far as this page can know. */
-function inWords(decision) {
-  const { status } = model;
-  const { reason, tokens, home, group, server } = decision;
-  if (!status || !server) return decision.record?.rejected ? `Tidegate answered itself: ${words(decision.record.rejected)}.` : "";
-  const long = model.classes[0].below;
-  switch (reason) {
-    case "standard":
-    case "redirected": return buckets(decision, status);
-    case "failover": return `Its length is for ${home}, where no server could be tried. ${group} serves in its place.`;
-    case "short": return `It is short${long === Infinity ? "" : ` (below ${short(long)} tokens)`}, and ${server} is where it costs least: behind as little prefill as possible, without slowing many streams down.`;
-    case "short_on_lane": return `It is short, and ${server} costs least although it is a lane: the risk that the next long prompt stalls it is counted in.`;
-    case "lane": return `It is long${long === Infinity ? "" : ` (from ${short(long)} tokens)`}. Long prompts go to lanes, one unfinished prefill at a time; ${server} is the cheapest that was free.`;
-    case "lane_overdue": return `It is long and was held for as long as allowed. It goes to the cheapest lane, behind the prefill that is there.`;
-    case "off_lane": return `It is long, but no lane may take it: it was tried there, or is too long for them. ${server} is the cheapest of the others.`;
-    case "least_cost": return `${server} is where it costs least.`;
-    default: return "";
-  }
-}
-
-/** The formula of the buckets: gap x affinity, against the threshold. */
-function buckets(decision, status) {
-  const { tokens, home, group, reason, loads } = decision;
-  const { tuning, buckets: ranges } = status.policy;
-  const names = status.groups.map((one) => one.name);
-  const own = loads?.get(home);
-  let text = `Its ${whole.format(tokens ?? 0)} tokens are for ${home}.`;
-  if (!tuning || ranges.length < 2) return text;
-  text += reason === "redirected" ? ` It crossed to ${group}, which had so much less load that crossing was worth it.` : " No neighbour was so much lighter that crossing was worth it.";
-  if (own === undefined || tokens === null) return text;
-  const at = names.indexOf(home);
-  const near = tuning.neighbours === "all" ? names.map((_, index) => index).filter((index) => index !== at) : [at - 1, at + 1].filter((index) => index >= 0 && index < names.length);
-  for (const index of near) {
-    const { from_tokens: from, to_tokens: to } = ranges[index];
-    const half = (to - from) / 2;
-    const distance = Math.max(0, Math.abs(tokens - (from + half)) - half) / half;
-    const affinity = Math.exp(-tuning.affinity_strength * distance);
-    const other = loads.get(names[index]) ?? 0;
-    const gap = own > 0 && other < own ? 1 - Math.pow(other / own, tuning.sensitivity) : 0;
-    text += ` ${names[index]}: affinity ${affinity.toFixed(2)}; with the loads of the status before (${short(own)} here, ${short(other)} there) gap ${gap.toFixed(2)}, score ${(gap * affinity).toFixed(2)}, and above ${tuning.threshold} it would cross.`;
-  }
-  return text;
-}
-
-/** Whatever form an explanation has: words, a table, or facts. */
-function spell(explanation) {
-  if (explanation === null || explanation === undefined) return [];
-  if (typeof explanation !== "object") return [el("p", { class: "words" }, String(explanation))];
-  if (Array.isArray(explanation)) {
-    if (explanation.every((one) => one && typeof one === "object")) return [table(explanation)];
-    return [el("p", { class: "words" }, explanation.join(", "))];
-  }
-  const parts = [];
-  const facts = [];
-  for (const [name, value] of Object.entries(explanation)) {
-    if (name === "text" || name === "words") parts.unshift(el("p", { class: "words" }, String(value)));
-    else if (Array.isArray(value) && value.length && typeof value[0] === "object") parts.push(table(value));
-    else if (value && typeof value === "object") parts.push(...spell(value));
-    else facts.push([name, value]);
-  }
-  if (facts.length) parts.push(el("dl", {}, ...facts.map(([name, value]) => el("div", {}, el("dt", {}, words(name)), el("dd", {}, plain(value))))));
-  return parts;
-}
-
-function plain(value) {
-  if (value === null || value === undefined) return "–";
-  if (typeof value === "number" && !Number.isInteger(value)) return String(Number(value.toPrecision(4)));
-  return typeof value === "object" ? JSON.stringify(value) : words(value);
-}
-
-function table(rows) {
-  const names = [...new Set(rows.flatMap((one) => Object.keys(one)))];
-  return el("div", { class: "scroll" }, el("table", {},
-    el("thead", {}, el("tr", {}, ...names.map((name) => el("th", { scope: "col" }, words(name))))),
-    el("tbody", {}, ...rows.map((one) => el("tr", {}, ...names.map((name) => el("td", {}, plain(one[name]))))))));
+  const sentences = decision.words.length ? decision.words : [decision.server ? "It was placed before this page watched: its reason is all that is known." : "No server got it."];
+  inside.replaceChildren(el("div", { class: "words" }, ...sentences.map((sentence) => el("p", {}, sentence))), el("dl", {}, ...shown.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value))))));
 }
 
 $("filter").addEventListener("change", () => showDecisions(true));
