@@ -1,13 +1,16 @@
-//! The log: standard error, by the level in `RUST_LOG`.
+//! The log: standard error, by the level in `RUST_LOG`, or, without that, by the one that is configured.
 //!
 //! Below `info`, Pingora and the HTTP/2 library write out whole request headers, keys included. Whatever level is asked
 //! for, those lines are left out.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use env_logger::{Builder, Env, Logger};
-use log::{Level, Log, Metadata, Record, SetLoggerError};
+use log::{Level, LevelFilter, Log, Metadata, Record, SetLoggerError};
 
 /// What is logged unless RUST_LOG says otherwise. Below TLS every scanner and every client that leaves is a warning.
-const LOG_FILTER: &str = "info,pingora_core=warn,pingora_core::protocols::tls=error,rustls=error";
+/// How much of Tidegate's own is logged is for [`set_level`] to say.
+const LOG_FILTER: &str = "info,tidegate=trace,pingora_core=warn,pingora_core::protocols::tls=error,rustls=error";
 
 /// The crates whose fine messages quote what clients send.
 const QUOTING: [&str; 3] = ["pingora", "h2", "hyper"];
@@ -16,14 +19,29 @@ const QUOTING: [&str; 3] = ["pingora", "h2", "hyper"];
 /// It makes a new one, and nobody has to do anything.
 const HARMLESS: &str = "failed to acquire reusable stream";
 
-/// Starts to log.
+/// Starts to log, up to this level unless `RUST_LOG` says otherwise.
 ///
 /// # Errors
 /// When someone has done so before.
-pub fn start() -> Result<(), SetLoggerError> {
+pub fn start(level: LevelFilter) -> Result<(), SetLoggerError> {
     let logger = Builder::from_env(Env::default().default_filter_or(LOG_FILTER)).build();
-    log::set_max_level(logger.filter());
+    if std::env::var_os(env_logger::DEFAULT_FILTER_ENV).is_some() {
+        IS_LEFT_TO_ENVIRONMENT.store(true, Ordering::Relaxed);
+        log::set_max_level(logger.filter());
+    } else {
+        log::set_max_level(level);
+    }
     log::set_boxed_logger(Box::new(WithoutQuotes(logger)))
+}
+
+/// Whether the environment says what is logged. Relaxed: set once, before there is a second thread.
+static IS_LEFT_TO_ENVIRONMENT: AtomicBool = AtomicBool::new(false);
+
+/// Logs up to this level from now on, unless `RUST_LOG` says what is logged.
+pub fn set_level(level: LevelFilter) {
+    if !IS_LEFT_TO_ENVIRONMENT.load(Ordering::Relaxed) {
+        log::set_max_level(level);
+    }
 }
 
 struct WithoutQuotes(Logger);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use log::LevelFilter;
 use tidegate::app::{self, StartError};
 use tidegate::cli::{self, Command, EXIT_USAGE, Start};
 use tidegate::config::{self, Config, Flags, Summary};
@@ -24,8 +25,8 @@ fn main() -> ExitCode {
         Ok(Command::Check { file }) => check(&file),
         Ok(Command::Run { file, flags, start }) => match (load(file.as_deref(), &flags), start) {
             (None, _) => EXIT_USAGE.into(),
-            (Some(config), Start::Fresh) => run(|| app::build(config, origin(file, flags), false)),
-            (Some(config), Start::Upgrade) => run(|| app::build(config, origin(file, flags), true)),
+            (Some(config), Start::Fresh) => run(config.log_level, || app::build(config, origin(file, flags), false)),
+            (Some(config), Start::Upgrade) => run(config.log_level, || app::build(config, origin(file, flags), true)),
             (Some(config), Start::Replace { .. }) if config.pingora.daemon => {
                 let text =
                     "error: --replace cannot wait for a daemon; leave out pingora.daemon, or use --upgrade and SIGQUIT";
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
             }
             (Some(_), Start::Replace { pid }) => replace::run(pid, env::args_os()),
         },
-        Ok(Command::Demo(demo)) => run(|| app::build_demo(&demo)),
+        Ok(Command::Demo(demo)) => run(LevelFilter::Info, || app::build_demo(&demo)),
         Ok(Command::Top(arguments)) => match top::run(&arguments) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -72,8 +73,8 @@ fn origin(file: Option<PathBuf>, flags: Flags) -> Option<Origin> {
 }
 
 /// Runs until a signal ends the process.
-fn run(build: impl FnOnce() -> Result<app::Program, StartError>) -> ExitCode {
-    logging::start().expect("this is the only place where logging starts");
+fn run(level: LevelFilter, build: impl FnOnce() -> Result<app::Program, StartError>) -> ExitCode {
+    logging::start(level).expect("this is the only place where logging starts");
     panics::watch();
     match build() {
         Ok(program) => {

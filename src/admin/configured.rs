@@ -69,6 +69,7 @@ pub(super) struct ConfigStatus {
     health: HealthStatus,
     /// Null: they are not asked.
     engines: Option<EnginesStatus>,
+    log_level: String,
     /// Null: there is none.
     access_log: Option<AccessLogStatus>,
     queue: QueueStatus,
@@ -217,6 +218,7 @@ impl ConfigStatus {
             retry,
             health,
             engines,
+            log_level,
             access_log,
             queue,
             strip_request_headers,
@@ -239,6 +241,7 @@ impl ConfigStatus {
             retry: RetryStatus::of(retry),
             health: HealthStatus::of(health),
             engines: engines.as_ref().map(EnginesStatus::of),
+            log_level: log_level.as_str().to_lowercase(),
             access_log: access_log.as_ref().map(AccessLogStatus::of),
             queue: QueueStatus::of(queue),
             decision_headers: decision_headers.label(),

@@ -43,6 +43,7 @@ impl Draft {
             retry: self.retry,
             health: self.health,
             engines: self.engines,
+            log_level: self.log_level,
             access_log: self.access_log,
             queue: self.queue,
             strip_request_headers: self.strip,

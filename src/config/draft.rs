@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
+use log::LevelFilter;
 
 use super::access_log::AccessLog;
 use super::address::{self, Endpoint};
@@ -38,6 +39,7 @@ pub(super) struct Draft {
     pub(super) retry: Retry,
     pub(super) health: Health,
     pub(super) engines: Option<Engines>,
+    pub(super) log_level: LevelFilter,
     pub(super) access_log: Option<AccessLog>,
     pub(super) queue: QueueLimits,
     /// For servers without limits of their own.
@@ -117,6 +119,7 @@ impl Draft {
             retry: Retry::default(),
             health: Health::default(),
             engines: Some(Engines::default()),
+            log_level: LevelFilter::Info,
             access_log: None,
             queue: QueueLimits::default(),
             server_limits: ServerLimits::default(),
@@ -154,6 +157,7 @@ impl Draft {
             draft.retry = section.section("retry", settings::retry);
             draft.health = section.section("health", health::health);
             draft.engines = section.section("engines", Engines::read);
+            draft.log_level = section.section("log", settings::log_level);
             draft.access_log = section.section("access_log", AccessLog::read);
             (draft.queue, draft.server_limits) = section.section("queue", settings::queue);
             (draft.strip, draft.decision_headers) = section.section("headers", settings::headers);

@@ -40,6 +40,7 @@ use std::time::Duration;
 
 use ::pingora::server::configuration::ServerConf;
 use http::{HeaderName, HeaderValue};
+use log::LevelFilter;
 
 use crate::access::Rules;
 use crate::balance::{Policy, Ties};
@@ -106,6 +107,8 @@ pub struct Config {
     pub health: Health,
     /// How the servers' engines are asked for themselves; `None`: they are not. See [`Self::asks_engines`].
     pub engines: Option<Engines>,
+    /// How much is logged, unless the environment says it.
+    pub log_level: LevelFilter,
     /// Which requests get a line in the access log, and where; `None`: none.
     pub access_log: Option<AccessLog>,
     /// How many requests may wait for a server, and for how long.

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use http::HeaderName;
+use log::LevelFilter;
 
 use super::problem::Located;
 use super::section::{Section, or_none};
@@ -122,6 +123,21 @@ impl OwnLimits {
             max_active_tokens: self.max_active_tokens.unwrap_or(all.max_active_tokens),
         }
     }
+}
+
+const LEVELS: &[(&str, LevelFilter)] = &[
+    ("error", LevelFilter::Error),
+    ("warn", LevelFilter::Warn),
+    ("info", LevelFilter::Info),
+    ("debug", LevelFilter::Debug),
+    ("trace", LevelFilter::Trace),
+];
+
+/// The `log` section.
+pub(super) fn log_level(section: &mut Section<'_>) -> LevelFilter {
+    let mut level = LevelFilter::Info;
+    section.set("level", &mut level, value::choice(LEVELS));
+    level
 }
 
 /// Who gets to see where a request went, and why, in headers of the response.

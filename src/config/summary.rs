@@ -38,6 +38,7 @@ impl Display for Summary<'_> {
         writeln!(out, "retry: max_attempts {}, base_delay {base}, max_delay {max}", retry.max_attempts)?;
         health(out, &config.health)?;
         writeln!(out, "engines: {}", engines(config))?;
+        writeln!(out, "log: level {}", config.log_level.as_str().to_lowercase())?;
         writeln!(out, "access log: {}", access_log(config.access_log.as_ref()))?;
         writeln!(out, "queue: {}", queue(&config.queue))?;
         let decision = config.decision_headers.label();

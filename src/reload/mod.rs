@@ -207,8 +207,10 @@ impl Reloader {
             .collect();
         let found = discovery::first_look(new_sources).await;
         let found = found.map_err(|problems| Fault { problems, may_pass: true })?;
+        let log_level = config.log_level;
         let applied = self.live.apply_with(config, found);
         let in_force = applied.map_err(|error| Fault::lasting(vec![error.to_string()]))?;
+        crate::logging::set_level(log_level);
         Ok(Some(Applied { generation: in_force.generation, at: SystemTime::now(), trigger, difference }))
     }
 }

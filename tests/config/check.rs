@@ -99,6 +99,7 @@ health: POST /ping is to give below_500 every 1s, timeout 500ms, failures 2, suc
 health: 4 faults in a row eject for 2s to 9s, max_ejected_share 0.25, first_byte_limit none, dead_stream_limit 3s
 health: probation max_in_flight 2, successes 5
 engines: not asked, which policy reference_bucket does not need
+log: level info
 access log: none
 queue: max_requests 1000, max_size 1.0 GiB, max_wait 30s
 headers: strip none, decision none

@@ -334,3 +334,24 @@ async fn a_successor_is_reloaded_as_its_predecessor_was() {
     assert_eq!(new.exchange(&post(CHAT, &body_of(200))).await.status(), 200);
     assert_eq!((first.count(), second.count()), (0, 1));
 }
+
+#[tokio::test]
+async fn how_much_is_logged_changes_with_the_file() {
+    let server = Backend::start(echo()).await;
+    let setup = |level: &str| Setup::one_group([&server]).section("log", &format!("{{ level: {level} }}"));
+    let tidegate = Tidegate::start(&setup("info")).await;
+    let ask = async |id: &str| {
+        let asked = request("POST", "/v1/completions", &format!("x-request-id: {id}\r\n"), b"{}");
+        assert_eq!(tidegate.exchange(&asked).await.status(), 200);
+    };
+    ask("quiet-1").await;
+    tidegate.reload(&setup("debug")).await;
+    ask("loud").await;
+    tidegate.logs("request loud has ended: complete").await;
+    tidegate.reload(&setup("warn")).await;
+    ask("quiet-2").await;
+    tidegate.reload(&setup("info")).await;
+    tidegate.logs("log.level: warn -> info").await;
+    let log = tidegate.stderr();
+    assert!(!log.contains("quiet-1") && !log.contains("quiet-2") && !log.contains("log.level: debug -> warn"), "{log}");
+}

@@ -49,6 +49,7 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
         retry,
         health,
         engines,
+        log_level,
         access_log,
         queue,
         strip_request_headers,
@@ -92,6 +93,7 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
     changes.retry(&old.retry, retry);
     changes.health(&old.health, health);
     changes.engines(old.engines.as_ref(), engines.as_ref());
+    changes.value("log.level", &lower(old.log_level), &lower(*log_level));
     changes.value(
         "access_log",
         &summary::access_log(old.access_log.as_ref()),
@@ -105,6 +107,10 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
     changes.access(&old.access, access);
     changes.shutdown(&old.shutdown, shutdown);
     Difference { changes: changes.0, needs_restart: fixed.0 }
+}
+
+fn lower(level: log::LevelFilter) -> String {
+    level.as_str().to_lowercase()
 }
 
 #[derive(Default)]
