@@ -84,7 +84,8 @@ impl Writer {
         }
     }
 
-    /// Waits until everything before is written, but not longer than this.
+    /// Waits until everything before is written, but not longer than this. Blocks: for the end of a process.
+    #[expect(clippy::disallowed_methods, reason = "a blocking queue has no send with a time limit")]
     pub fn flush(&self, patience: Duration) {
         let deadline = Instant::now() + patience;
         let (done, is_done) = sync_channel(0);

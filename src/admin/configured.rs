@@ -61,6 +61,8 @@ pub(super) struct ConfigStatus {
     admin_protect_reads: bool,
     /// Whether the file is watched.
     watch: bool,
+    /// The models whose prompts are counted exactly; null is all others.
+    tokenizers: Vec<Option<String>>,
     /// Null: clients do not name conversations.
     session_header: Option<String>,
     max_body_bytes: usize,
@@ -211,6 +213,7 @@ impl ConfigStatus {
             groups: _,
             policy: _,
             shadow: _,
+            tokenizers,
             session_header,
             ties: _,
             max_body_bytes,
@@ -235,6 +238,7 @@ impl ConfigStatus {
             admin_token_set: admin_access.token.is_some(),
             admin_protect_reads: admin_access.protect_reads,
             watch: *watch,
+            tokenizers: tokenizers.iter().map(|tokenizer| tokenizer.model.clone()).collect(),
             session_header: session_header.as_ref().map(ToString::to_string),
             max_body_bytes: *max_body_bytes,
             timeouts_seconds: TimeoutsStatus::of(timeouts),

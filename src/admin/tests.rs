@@ -222,6 +222,7 @@ async fn status_shows_the_configuration_in_force() {
             "admin_token_set": false,
             "admin_protect_reads": false,
             "watch": false,
+            "tokenizers": [],
             "session_header": null,
             "max_body_bytes": 1_048_576,
             "timeouts_seconds": {

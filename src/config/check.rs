@@ -36,6 +36,7 @@ impl Draft {
             groups,
             policy: policy?,
             shadow,
+            tokenizers: self.policy.tokenizers(problems),
             session_header: self.policy.session_header.and_then(|header| header.value),
             ties: self.policy.ties,
             max_body_bytes: self.max_body_bytes,

@@ -40,7 +40,7 @@ pub fn load(file: Option<&Path>, flags: &Flags, environment: Environment<'_>) ->
 pub fn known_keys() -> BTreeSet<String> {
     let problems = Problems::default();
     // Every section is asked for its keys also when it is absent, but items only when there are some.
-    draft("groups: [{servers: [{}]}]\naccess: {keys: [{}]}", "", &problems, &|_| None);
+    draft("groups: [{servers: [{}]}]\naccess: {keys: [{}]}\npolicy: {tokenizers: [{}]}", "", &problems, &|_| None);
     problems.into_known_keys()
 }
 
@@ -111,6 +111,7 @@ mod tests {
         // A key would switch keys on, so the one that shows how is a comment.
         let example = EXAMPLE.replace("  keys: []\n", "  keys:\n").replace("\n    #- ", "\n    - ");
         let example = example.replace("\n    #  ", "\n      ").replace("\n  #path: ", "\n  path: ");
+        let example = example.replace("  tokenizers: []\n", "  tokenizers:\n");
         named_keys(&yaml::parse(&example).unwrap().unwrap(), "", &mut named);
         assert_eq!(named, known_keys());
         assert!(named.contains("access.keys[].sha256") && named.contains("groups[].servers[].api_key_env"));

@@ -30,6 +30,7 @@ mod settings;
 mod shutdown;
 mod summary;
 mod tls;
+mod tokenizers;
 mod traits;
 pub(crate) mod value;
 mod yaml;
@@ -44,6 +45,7 @@ use log::LevelFilter;
 
 use crate::access::Rules;
 use crate::balance::{Policy, Ties};
+use crate::prompt::ExactCounter;
 use crate::tls::Watched;
 
 pub use access_log::{AccessLog, LogFormat};
@@ -58,6 +60,7 @@ pub use settings::{DEFAULT_MAX_BODY_BYTES, DecisionHeaders};
 pub use shutdown::Shutdown;
 pub use summary::Summary;
 pub use tls::{ServerTls, TlsListen};
+pub use tokenizers::ModelTokenizer;
 pub use traits::{MaxModelLen, Traits};
 pub use value::MAX_ATTEMPTS;
 
@@ -93,6 +96,8 @@ pub struct Config {
     pub policy: Policy,
     /// Another policy, which decides beside and of which only the choices are counted.
     pub shadow: Option<Policy>,
+    /// The tokenizers of models, for routing by work.
+    pub tokenizers: Vec<ModelTokenizer>,
     /// The request header in which clients name the conversation that a request belongs to, for routing by work.
     pub session_header: Option<HeaderName>,
     /// How ties between equally loaded servers are broken.
@@ -145,6 +150,14 @@ impl Config {
     #[must_use]
     pub fn asks_engines(&self) -> Option<&Engines> {
         self.engines.as_ref().filter(|_| matches!(self.policy, Policy::ByWork(_)))
+    }
+
+    /// Counts the tokens of prompts for a model, if there is its tokenizer.
+    #[must_use]
+    pub fn counter(&self, model: Option<&str>) -> Option<&Arc<ExactCounter>> {
+        let of = |name: Option<&str>| self.tokenizers.iter().find(|tokenizer| tokenizer.model.as_deref() == name);
+        let own = model.and_then(|model| of(Some(model)));
+        own.or_else(|| of(None)).map(|tokenizer| &tokenizer.counter)
     }
 
     /// Where servers are to be discovered, in the order of the groups.

@@ -7,6 +7,7 @@ use http::HeaderName;
 use super::QueueLimits;
 use super::problem::{Located, Problems, Spot};
 use super::section::{Parsed, Section, or_none};
+use super::tokenizers::{self, ModelTokenizer, TokenizerDraft};
 use super::value;
 use super::yaml::Node;
 use crate::balance::{ByWork, Neighbours, RedirectTuning, Ties, WorkKind};
@@ -63,6 +64,7 @@ pub(super) struct PolicyDraft {
     pub(super) session_header: Option<Located<Option<HeaderName>>>,
     engine: EngineDraft,
     media: MediaDraft,
+    tokenizers: Vec<TokenizerDraft>,
 }
 
 /// What media are said to count as.
@@ -101,6 +103,7 @@ impl PolicyDraft {
             session_header: None,
             engine: EngineDraft::default(),
             media: MediaDraft::default(),
+            tokenizers: Vec::new(),
         }
     }
 
@@ -123,6 +126,7 @@ impl PolicyDraft {
         draft.max_hold = section.value("max_hold", value::duration);
         draft.session_header = section.value("session_header", or_none(value::header_name));
         draft.engine = section.section("engine", EngineDraft::read);
+        draft.tokenizers = tokenizers::read(section);
         draft.media = section.section("media_tokens", MediaDraft::read);
         section.set("ties", &mut draft.ties, value::choice(&TIES));
         draft
@@ -148,6 +152,11 @@ impl PolicyDraft {
         };
         let long_from_tokens = value_of(self.long_from_tokens.as_ref()).flatten();
         Some(ByWork { kind, profile: self.engine.profile(), long_from_tokens, hold, media: self.media.costs() })
+    }
+
+    /// The tokenizers of models.
+    pub(super) fn tokenizers(&self, problems: &Problems) -> Vec<ModelTokenizer> {
+        tokenizers::load(&self.tokenizers, self.media.costs(), problems)
     }
 
     /// The tuning of the bucket policy. Reports what contradicts `load_only`.

@@ -6,7 +6,9 @@ use std::time::Duration;
 use bytesize::ByteSize;
 
 use super::access::AccessSummary;
-use super::{AccessLog, Config, Group, Health, MaxModelLen, QueueLimits, ServerTls, Timeouts, TlsListen, Traits};
+use super::{
+    AccessLog, Config, Group, Health, MaxModelLen, ModelTokenizer, QueueLimits, ServerTls, Timeouts, TlsListen, Traits,
+};
 use crate::balance::{ByWork, Neighbours, Policy, Ties, WorkKind};
 use crate::prompt::MediaCosts;
 use crate::work::Prefers;
@@ -25,6 +27,7 @@ impl Display for Summary<'_> {
         writeln!(out, "watch: {}", if config.watch { "the file is watched" } else { "the file is not watched" })?;
         writeln!(out, "policy: {}", policy(config))?;
         writeln!(out, "shadow: {}", shadow(config.shadow.as_ref(), config.ties))?;
+        writeln!(out, "tokenizers: {}", tokenizers(&config.tokenizers))?;
         let session = config.session_header.as_ref().map_or("none", |name| name.as_str());
         writeln!(out, "session header: {session}")?;
         for (index, group) in config.groups.iter().enumerate() {
@@ -58,6 +61,14 @@ fn admin_access(config: &Config) -> &'static str {
         (Some(_), false) => "a token for what changes something",
         (Some(_), true) => "a token for everything but /healthz and /readyz",
     }
+}
+
+/// Whose tokens are counted exactly.
+pub(super) fn tokenizers(tokenizers: &[ModelTokenizer]) -> String {
+    let named = |tokenizer: &ModelTokenizer| {
+        format!("{} {}", tokenizer.model.as_deref().unwrap_or("any"), tokenizer.file.display())
+    };
+    if tokenizers.is_empty() { "none".to_owned() } else { tokenizers.iter().map(named).collect::<Vec<_>>().join(", ") }
 }
 
 /// Which requests get a line in the access log, and where.

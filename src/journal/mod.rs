@@ -40,7 +40,7 @@ pub enum Event {
     /// It was given a place on a server.
     Placed(Placed),
     /// It is over.
-    Ended(Record),
+    Ended(Box<Record>),
 }
 
 impl Event {
@@ -165,7 +165,7 @@ impl Journal {
         if let Some(log) = self.log.load().as_ref().filter(|log| log.wants(&record)) {
             log.writer.write(Arc::new(record.clone()));
         }
-        let event = Arc::new(Event::Ended(record));
+        let event = Arc::new(Event::Ended(Box::new(record)));
         if let Some(recent) = &self.recent {
             let mut recent = recent.lock();
             if recent.len() == MOST_RECENT {

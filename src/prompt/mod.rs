@@ -11,7 +11,6 @@ mod content;
 mod demand;
 mod endpoint;
 mod estimate;
-#[cfg(feature = "exact-tokens")]
 mod exact;
 mod measure;
 mod text;
@@ -22,7 +21,6 @@ pub use content::{Content, MAX_MODEL_BYTES, MAX_PREFIX_BLOCKS, PREFIX_BLOCK_BYTE
 pub use demand::{Budget, DEFAULT_MAX_TOKENS, Demand, MAX_BUDGET_TOKENS, Work};
 pub use endpoint::Endpoint;
 pub use estimate::{Estimate, Learned, LengthError, MAX_MODELS, MediaCosts, PromptClass, TokenEstimator};
-#[cfg(feature = "exact-tokens")]
 pub use exact::{ExactCounter, MAX_IN_PLACE_BYTES, TokenizerError};
 pub use measure::measure;
 pub use text::{FEATURES, Feature, TextCounts};

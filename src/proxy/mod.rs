@@ -64,6 +64,7 @@ use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, Result};
+use tokio::sync::Semaphore;
 
 pub use connection::ClientConnections;
 pub use context::RequestContext;
@@ -83,6 +84,8 @@ pub struct Proxy {
     drain: Arc<Drain>,
     /// Connections for requests that Tidegate makes itself.
     connector: models::Connector,
+    /// A long prompt is counted by a tokenizer.
+    counting: Arc<Semaphore>,
     /// Whether connections to servers are made by a [`ServerConnector`].
     follows_servers: bool,
 }
@@ -99,7 +102,8 @@ impl Proxy {
     pub fn new(live: Arc<Live>, health: Arc<Health>, drain: Arc<Drain>) -> Self {
         let metrics = Arc::clone(live.metrics());
         let connector = models::connector(live.get().config.uses_system_authorities());
-        Self { live, metrics, health, drain, connector, follows_servers: false }
+        let counting = Arc::new(Semaphore::new(1));
+        Self { live, metrics, health, drain, connector, counting, follows_servers: false }
     }
 }
 

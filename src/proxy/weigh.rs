@@ -10,7 +10,7 @@ use super::Proxy;
 use super::context::RequestContext;
 use crate::access::Admission;
 use crate::balance::Policy;
-use crate::prompt::{self, Content, Demand, Endpoint, Estimate, Usage, Work};
+use crate::prompt::{self, Content, Demand, Endpoint, Estimate, MAX_IN_PLACE_BYTES, Usage, Work};
 use crate::work::BLOCK_TOKENS;
 
 /// Bodies up to this length, in bytes, are measured where they are.
@@ -25,6 +25,7 @@ impl Proxy {
         let (mut demand, content) = measure(body, endpoint, is_looked_at).await?;
         if let Some(content) = content {
             let estimate = self.live.estimator().lock().estimate(endpoint, &content);
+            let estimate = self.counted_exactly(estimate, endpoint, body, ctx);
             let session = session(header, ctx, &estimate);
             let work = Arc::new(Work { session, ..Work::new(content, &estimate) });
             demand.work = is_by_work.then(|| Arc::clone(&work));
@@ -32,6 +33,33 @@ impl Proxy {
             ctx.estimate = Some(estimate);
         }
         Ok(demand)
+    }
+
+    /// Has the model's own tokenizer count a prompt, if there is one: a short one at once. A long one is not waited for,
+    /// but the next ones of this model are estimated the better for it.
+    fn counted_exactly(&self, estimate: Estimate, endpoint: Endpoint, body: &Bytes, ctx: &RequestContext) -> Estimate {
+        let Some(counter) = ctx.config().counter(estimate.model()) else { return estimate };
+        if body.len() <= MAX_IN_PLACE_BYTES {
+            return match counter.prompt_tokens(endpoint, body) {
+                Ok(tokens) => estimate.counted(tokens),
+                Err(error) => {
+                    log::debug!("request {}: {error}", ctx.id());
+                    estimate
+                }
+            };
+        }
+        // One at a time: that is enough to learn from, and no other work is held up.
+        if let Ok(turn) = Arc::clone(&self.counting).try_acquire_owned() {
+            let (counter, live, body, guess) =
+                (Arc::clone(counter), Arc::clone(&self.live), body.clone(), estimate.clone());
+            tokio::task::spawn_blocking(move || {
+                if let Ok(tokens) = counter.prompt_tokens(endpoint, &body) {
+                    live.estimator().lock().learn(&guess, tokens);
+                }
+                drop(turn);
+            });
+        }
+        estimate
     }
 
     /// An answer has come to its end: learns from what its server has counted.

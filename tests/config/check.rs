@@ -81,6 +81,7 @@ admin access: a token for everything but /healthz and /readyz
 watch: the file is watched
 policy: reference_bucket, sensitivity 2, affinity_strength 0.5, redirect_threshold 0.25, neighbours all, ties first
 shadow: none
+tokenizers: none
 session header: none
 group short: prompts from 0 to below 1000 tokens
   gpu-1:8100
@@ -136,7 +137,11 @@ fn a_policy_beside_the_one_in_force_is_another_one_and_needs_what_it_needs() {
     let check = |policy: &str| check_text(&format!("groups: [{{name: a, servers: [x:1]}}]\npolicy: {{{policy}}}\n"));
     let checked = check("shadow: reference_plain, session_header: X-Session");
     assert_eq!((checked.code, checked.stderr.as_str()), (Some(0), ""));
-    assert!(checked.stdout.contains("shadow: reference_plain, ties least_recently_used\nsession header: x-session\n"));
+    assert!(
+        checked.stdout.contains(
+            "shadow: reference_plain, ties least_recently_used\ntokenizers: none\nsession header: x-session\n"
+        )
+    );
     // What only one of the two needs is of use.
     let checked = check("kind: reference_plain, shadow: lanes, lanes: 2, long_from_tokens: 9");
     assert_eq!((checked.code, checked.stderr.as_str()), (Some(0), ""));

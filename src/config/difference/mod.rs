@@ -8,8 +8,8 @@ use std::fmt::Display;
 use serde_json::Value;
 
 use super::{
-    AdminAccess, Config, Group, QueueLimits, Retry, Server, ServerLimits, ServerTls, Shutdown, Timeouts, TlsListen,
-    Traits, summary,
+    AdminAccess, Config, Group, ModelTokenizer, QueueLimits, Retry, Server, ServerLimits, ServerTls, Shutdown,
+    Timeouts, TlsListen, Traits, summary,
 };
 
 /// What a new configuration changes.
@@ -42,6 +42,7 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
         groups,
         policy,
         shadow,
+        tokenizers,
         session_header,
         ties,
         max_body_bytes,
@@ -86,6 +87,8 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
         &summary::shadow(old.shadow.as_ref(), old.ties),
         &summary::shadow(shadow.as_ref(), *ties),
     );
+    let named = |tokenizers: &[ModelTokenizer]| summary::tokenizers(tokenizers);
+    changes.value("policy.tokenizers", &named(&old.tokenizers), &named(tokenizers));
     let header = |name: &Option<http::HeaderName>| name.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string);
     changes.value("policy.session_header", &header(&old.session_header), &header(session_header));
     changes.value("limits.max_body_size", &old.max_body_bytes, max_body_bytes);

@@ -63,6 +63,8 @@ pub struct Estimate {
     pub(super) media_tokens: u64,
     pub(super) is_truncated: bool,
     pub(super) tokens: u64,
+    /// What the model's own tokenizer has counted.
+    pub(super) counted: Option<u64>,
     pub(super) prompts: u64,
 }
 
@@ -70,7 +72,14 @@ impl Estimate {
     /// Tokens that the prompt is believed to have, all prompts of a batch together. Never 0.
     #[must_use]
     pub fn tokens(&self) -> u64 {
-        self.tokens
+        self.counted.unwrap_or(self.tokens)
+    }
+
+    /// The same prompt, of which the model's own tokenizer has counted so many tokens. What is learned of it later is
+    /// learned of what was estimated.
+    #[must_use]
+    pub fn counted(self, tokens: u64) -> Self {
+        Self { counted: Some(tokens.max(1)), ..self }
     }
 
     /// The class of the endpoint.
@@ -82,7 +91,7 @@ impl Estimate {
     /// Those of them that are counted, not estimated: token ids.
     #[must_use]
     pub fn exact_tokens(&self) -> u64 {
-        self.exact_tokens
+        self.counted.map_or(self.exact_tokens, |counted| counted.saturating_sub(self.media_tokens))
     }
 
     /// Those of them that are a guess by the piece: images, sounds, films, embedded tokens.

@@ -84,6 +84,7 @@ impl TokenEstimator {
             media_tokens: media_tokens.saturating_add(content.embeddings_bytes.div_ceil(EMBEDDING_BYTES)),
             is_truncated: false,
             tokens: 0,
+            counted: None,
             prompts: content.prompts,
         };
         let learned = self.correction(content.model.as_deref(), class).tokens(&estimate);
@@ -109,7 +110,7 @@ impl TokenEstimator {
     /// Nothing is learned from a prompt with media, of which only the server knows the size, from one that was cut, and
     /// from one that is mostly token ids.
     pub fn learn(&mut self, estimate: &Estimate, prompt_tokens: u64) -> LengthError {
-        let error = LengthError { estimated_tokens: estimate.tokens, counted_tokens: prompt_tokens };
+        let error = LengthError { estimated_tokens: estimate.tokens(), counted_tokens: prompt_tokens };
         let has_place = self.models.len() < MAX_MODELS;
         let place = estimate.class as usize;
         let all = &self.all;

@@ -3,18 +3,15 @@
 //! Behind the cargo feature `exact-tokens`, which is off by default: it adds some 25 crates and takes a model's
 //! `tokenizer.json` into memory, several times its size. Estimates are mostly good enough, see the documentation.
 //!
-//! A tokenizer reads a few megabytes a second, a thousandth of what [`content`](super::content) does. A text of more than
-//! [`MAX_IN_PLACE_BYTES`] should be counted on a thread that may block, or not at all.
+//! A tokenizer reads a few megabytes a second, a thousandth of what [`content`](crate::prompt::content) does. A text of more than
+//! [`MAX_IN_PLACE_BYTES`](super::MAX_IN_PLACE_BYTES) should be counted on a thread that may block, or not at all.
 
 use thiserror::Error;
 use tokenizers::Tokenizer;
 
-use super::content::{Facts, Medium, Sink, read};
-use super::estimate::{EMBEDDING_BYTES, template_tokens};
-use super::{Endpoint, MediaCosts};
-
-/// The largest body that is counted in about a millisecond, in bytes.
-pub const MAX_IN_PLACE_BYTES: usize = 4 * 1024;
+use crate::prompt::content::{Facts, Medium, Sink, read};
+use crate::prompt::estimate::{EMBEDDING_BYTES, template_tokens};
+use crate::prompt::{Endpoint, MediaCosts};
 
 /// A tokenizer cannot be read, or cannot be used on a text.
 #[derive(Debug, Error)]
@@ -55,7 +52,7 @@ impl ExactCounter {
     }
 
     /// Tokens of the prompt of a request. Exact for text and token ids; what chat templates add and media are counted
-    /// as in an [`Estimate`](super::Estimate). Never 0.
+    /// as in an [`Estimate`](crate::prompt::Estimate). Never 0.
     ///
     /// # Errors
     /// When the tokenizer cannot encode a text.
