@@ -342,6 +342,11 @@ const sea = {
   stacked: false,
 };
 
+/** A basin is never quite dry, or nobody would see that it is one; full, it leaves room for the words above. */
+const [DRY, FULL] = [0.06, 0.62];
+const waterline = (basin) => DRY + (FULL - DRY) * basin.level;
+
+
 const MOST_DOTS = 420;
 const LEAST_TOKENS = 16;
 
@@ -500,9 +505,6 @@ function whereIs(flight, at) {
   return { x: over.x + (rest.x - over.x) * s + sway, y: over.y + (rest.y - over.y) * s - arch };
 }
 
-/** A basin is never quite dry, or nobody would see that it is one. */
-const waterline = (basin) => 0.07 + 0.8 * basin.level;
-
 let drawnAt = 0;
 function draw() {
   const at = now();
@@ -602,7 +604,7 @@ function drawWater(pen, colours, basin, at) {
   pen.globalAlpha = 0.28;
   pen.lineWidth = 1;
   for (const mark of [0.25, 0.5, 0.75, 1]) {
-    const my = y + h * (1 - 0.07 - 0.8 * mark);
+    const my = y + h * (1 - DRY - (FULL - DRY) * mark);
     pen.beginPath();
     pen.moveTo(x + w - (mark === 0.5 || mark === 1 ? 12 : 7), my);
     pen.lineTo(x + w - 2, my);
@@ -747,7 +749,7 @@ function build(data) {
     const gauge = el("span", { class: "gauge", title: "Full scale, in tokens of load, for all basins" });
     const range = data.policy.buckets.length > 1 ? rangeOf(group, index === data.groups.length - 1) : plural(group.servers.length, "server", "servers");
     const water = el("div", { class: "water" }, el("h3", {}, group.name, el("small", {}, range)), el("p", { class: "reading" }, flight, " ", load), gauge);
-    gauge.style.top = "13%";
+    gauge.style.top = `${100 * (1 - FULL)}%`;
     const list = el("div", { class: "servers", role: "list" });
     for (const server of group.servers) list.append(card(server.name));
     nodes.push(el("article", { class: "basin", "data-group": group.name, "aria-label": `Group ${group.name}` }, water, list));
