@@ -71,6 +71,7 @@
 //! | a line of the access log, which requests get one | `src/access_log/record.rs`, `src/journal/` |
 //! | the engine model, its tables, its report | `src/simulate/engine.rs`, `src/simulate/table.rs`, `src/simulate/report/` |
 //! | what `tidegate tune` tries and recommends | `src/tune/candidates.rs`, `src/tune/search.rs` |
+//! | the demo servers, what `tidegate demo --load` sends | `src/demo/`, `src/demo/load/` |
 //! | which servers there are, and how they stand | `src/upstream/` |
 //! | a metric | `src/metrics/` |
 //! | TLS, certificates | `src/tls/` |

@@ -73,6 +73,7 @@ pub(super) struct ConfigStatus {
     access_log: Option<AccessLogStatus>,
     queue: QueueStatus,
     strip_request_headers: Vec<String>,
+    decision_headers: &'static str,
     access: AccessStatus,
     /// Whether there is a key for all servers.
     upstream_authorization_set: bool,
@@ -219,6 +220,7 @@ impl ConfigStatus {
             access_log,
             queue,
             strip_request_headers,
+            decision_headers,
             upstream_authorization,
             access,
             shutdown,
@@ -239,6 +241,7 @@ impl ConfigStatus {
             engines: engines.as_ref().map(EnginesStatus::of),
             access_log: access_log.as_ref().map(AccessLogStatus::of),
             queue: QueueStatus::of(queue),
+            decision_headers: decision_headers.label(),
             strip_request_headers: strip_request_headers.iter().map(ToString::to_string).collect(),
             access: AccessStatus::of(access),
             upstream_authorization_set: upstream_authorization.is_some(),

@@ -245,6 +245,7 @@ async fn status_shows_the_configuration_in_force() {
             "access_log": null,
             "queue": { "max_requests": 1_000, "max_bytes": 1_073_741_824, "max_wait_seconds": 30.0 },
             "strip_request_headers": ["x-data-parallel-rank"],
+            "decision_headers": "none",
             "access": serde_json::to_value(super::allowed::AccessStatus::of(&config().access)).unwrap(),
             "upstream_authorization_set": true,
             "threads": 2,

@@ -208,6 +208,11 @@ impl Dispatch {
         self.dispatcher.fleet().learned.long_from_s()
     }
 
+    /// Whether a request that runs is a long one.
+    pub(super) fn is_long(&self, request: RequestId) -> bool {
+        self.dispatcher.fleet().book.active(request).is_some_and(|active| active.is_long)
+    }
+
     /// How many requests are held.
     pub(super) fn held(&self) -> usize {
         self.dispatcher.held()

@@ -25,6 +25,29 @@ pub struct Progress {
     request: RequestId,
 }
 
+/// How long the policy takes a prompt to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Length {
+    /// The policy makes no difference.
+    Any,
+    /// Of the first bucket; by work, one that is not long.
+    Short,
+    /// Of another bucket; by work, one that others would have to wait for.
+    Long,
+}
+
+impl Length {
+    /// The name in metrics.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::Short => "short",
+            Self::Long => "long",
+        }
+    }
+}
+
 /// Why a request is in the group where it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
@@ -77,6 +100,12 @@ impl Lease {
     #[must_use]
     pub fn reason(&self) -> &'static str {
         self.place.reason
+    }
+
+    /// How long the policy takes the prompt to be.
+    #[must_use]
+    pub fn length(&self) -> Length {
+        self.place.length
     }
 
     /// Tells the policy how the request gets on; `None` when the policy does not ask.

@@ -80,7 +80,7 @@ pub use bucket::{Bucket, BucketChoice, BucketError, Buckets, Candidate, Neighbou
 pub use dispatch::{Clock, LearnedEngine, WorkOnServer, WorkSnapshot};
 use dispatch::{Decision, Dispatch};
 pub use explain::{Crossing, ExplainedGroup, ExplainedServer, Explanation, WouldBe};
-pub use lease::{Lease, Placement, Progress};
+pub use lease::{Lease, Length, Placement, Progress};
 use load::Ledger;
 pub use load::{Load, Usage};
 pub use pick::{Ties, Tried};
@@ -120,6 +120,7 @@ struct Place {
     placement: Placement,
     reason: &'static str,
     load: Load,
+    length: Length,
     /// What the dispatcher calls the request.
     request: Option<RequestId>,
 }
@@ -592,8 +593,10 @@ impl State {
                 let place = match decision {
                     Decision::Server { server, reason } => {
                         let group = self.topology.group_of(server).unwrap_or(0);
+                        let is_long = self.dispatch.as_ref().is_some_and(|dispatch| dispatch.is_long(request));
+                        let length = if is_long { Length::Long } else { Length::Short };
                         let place = self.book(server, group, Placement::Standard, load, Some(request));
-                        Ok(Place { reason, ..place })
+                        Ok(Place { reason, length, ..place })
                     }
                     Decision::Not(why) => Err(why),
                 };
@@ -615,7 +618,17 @@ impl State {
         self.ledger.book(server, group, load);
         self.tell_dispatch(server);
         let group = group.unwrap_or(standard_group);
-        Place { server, group, standard_group, placement, reason: placement.label(), load, request }
+        let length = match &*self.policy {
+            Policy::ReferenceBucket(buckets) if buckets.count().get() > 1 => {
+                if standard_group == 0 {
+                    Length::Short
+                } else {
+                    Length::Long
+                }
+            }
+            Policy::ReferenceBucket(_) | Policy::ReferencePlain | Policy::ByWork(_) => Length::Any,
+        };
+        Place { server, group, standard_group, placement, reason: placement.label(), load, length, request }
     }
 
     /// Tells the dispatcher whether a server takes more.

@@ -46,6 +46,7 @@ impl Draft {
             access_log: self.access_log,
             queue: self.queue,
             strip_request_headers: self.strip,
+            decision_headers: self.decision_headers,
             upstream_authorization: self.upstream_authorization,
             access: self.access,
             shutdown: self.shutdown,

@@ -12,7 +12,7 @@ use super::pingora::PingoraDraft;
 use super::policy::{Kind, PolicyDraft};
 use super::problem::{Located, Problems, Spot};
 use super::section::{Item, Parsed, Section, or_none};
-use super::settings::OwnLimits;
+use super::settings::{DecisionHeaders, OwnLimits};
 use super::tls::{TlsDraft, UpstreamTlsDraft};
 use super::traits::OwnTraits;
 use super::yaml::Node;
@@ -43,6 +43,7 @@ pub(super) struct Draft {
     /// For servers without limits of their own.
     pub(super) server_limits: ServerLimits,
     pub(super) strip: Vec<HeaderName>,
+    pub(super) decision_headers: DecisionHeaders,
     pub(super) upstream_authorization: Option<HeaderValue>,
     pub(super) access: Rules,
     pub(super) shutdown: Shutdown,
@@ -120,6 +121,7 @@ impl Draft {
             queue: QueueLimits::default(),
             server_limits: ServerLimits::default(),
             strip: settings::default_strip(),
+            decision_headers: DecisionHeaders::None,
             upstream_authorization: None,
             access: Rules::default(),
             shutdown: Shutdown::default(),
@@ -154,7 +156,7 @@ impl Draft {
             draft.engines = section.section("engines", Engines::read);
             draft.access_log = section.section("access_log", AccessLog::read);
             (draft.queue, draft.server_limits) = section.section("queue", settings::queue);
-            draft.strip = section.section("headers", settings::strip);
+            (draft.strip, draft.decision_headers) = section.section("headers", settings::headers);
             (draft.upstream_authorization, draft.upstream_tls) = section.section("upstream", |section| {
                 (secret::authorization(section, environment), section.section("tls", UpstreamTlsDraft::read))
             });

@@ -53,7 +53,7 @@ pub use file::{known_keys, load};
 pub use flags::{DEFAULT_GROUP_THRESHOLD, DEFAULT_MAX_REQUEST_TOKENS, Flags};
 pub use health::{ActiveChecks, ExpectedStatus, Health, PassiveChecks, Probation};
 pub use problem::{Problem, Refusal};
-pub use settings::DEFAULT_MAX_BODY_BYTES;
+pub use settings::{DEFAULT_MAX_BODY_BYTES, DecisionHeaders};
 pub use shutdown::Shutdown;
 pub use summary::Summary;
 pub use tls::{ServerTls, TlsListen};
@@ -112,6 +112,8 @@ pub struct Config {
     pub queue: QueueLimits,
     /// Request headers that are not passed on to the servers.
     pub strip_request_headers: Vec<HeaderName>,
+    /// Who gets to see where a request went, and why.
+    pub decision_headers: DecisionHeaders,
     /// Replaces the client's `Authorization` towards every server that has no key of its own.
     pub upstream_authorization: Option<HeaderValue>,
     /// Who may do what on the port for clients.

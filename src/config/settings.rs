@@ -124,7 +124,37 @@ impl OwnLimits {
     }
 }
 
-pub(super) fn strip(section: &mut Section<'_>) -> Vec<HeaderName> {
+/// Who gets to see where a request went, and why, in headers of the response.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DecisionHeaders {
+    /// Nobody.
+    #[default]
+    None,
+    /// Clients on this machine, and those that are trusted proxies.
+    Trusted,
+    /// Everybody.
+    All,
+}
+
+impl DecisionHeaders {
+    /// The name in the configuration.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        DECISION_HEADERS.iter().find(|(_, value)| *value == self).map_or("", |(name, _)| name)
+    }
+}
+
+const DECISION_HEADERS: &[(&str, DecisionHeaders)] =
+    &[("none", DecisionHeaders::None), ("trusted", DecisionHeaders::Trusted), ("all", DecisionHeaders::All)];
+
+/// The `headers` section.
+pub(super) fn headers(section: &mut Section<'_>) -> (Vec<HeaderName>, DecisionHeaders) {
+    let mut decision = DecisionHeaders::None;
+    section.set("decision", &mut decision, value::choice(DECISION_HEADERS));
+    (strip(section), decision)
+}
+
+fn strip(section: &mut Section<'_>) -> Vec<HeaderName> {
     let Some(items) = section.list("strip", "header names") else { return default_strip() };
     items.iter().filter_map(|item| item.value(value::strippable_header)).map(|name| name.value).collect()
 }

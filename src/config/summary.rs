@@ -40,7 +40,8 @@ impl Display for Summary<'_> {
         writeln!(out, "engines: {}", engines(config))?;
         writeln!(out, "access log: {}", access_log(config.access_log.as_ref()))?;
         writeln!(out, "queue: {}", queue(&config.queue))?;
-        writeln!(out, "headers: strip {}", list(&config.strip_request_headers))?;
+        let decision = config.decision_headers.label();
+        writeln!(out, "headers: strip {}, decision {decision}", list(&config.strip_request_headers))?;
         let key = if config.upstream_authorization.is_some() { "the configured key" } else { "the client's key" };
         writeln!(out, "upstream: {key} is sent to servers without a key of their own")?;
         write!(out, "{access}")?;

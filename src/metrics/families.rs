@@ -18,11 +18,11 @@ use super::labels::{
 };
 use super::queue::QueueMetrics;
 use super::usage::{Roster, ServerName};
-use super::{AttemptResult, EngineMetrics, HealthMetrics, Metrics, RetryReason, Series, since_1970};
+use super::{AttemptResult, EngineMetrics, HealthMetrics, LatencyMetrics, Metrics, RetryReason, Series, since_1970};
 use crate::access_log::Counts;
 
 /// Upper bounds in seconds, from an error that is answered at once to a long prompt on a busy server.
-const SECONDS: [f64; 19] = [
+pub(super) const SECONDS: [f64; 19] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0,
     900.0,
 ];
@@ -157,11 +157,18 @@ impl Metrics {
             redirects_in_all: Counter::default(),
             health,
             engines,
+            latency: LatencyMetrics::registered(&mut registry),
             draining: registered(
                 &mut registry,
                 "tidegate_server_draining",
                 "1 when the server gets nothing new because it is being drained, by hand or by configuration",
                 Family::default(),
+            ),
+            config_generation: registered(
+                &mut registry,
+                "tidegate_config_generation",
+                "Counts the configurations that were put in force since the start",
+                Gauge::default(),
             ),
             config_refused: registered(
                 &mut registry,

@@ -16,6 +16,7 @@ mod exposition;
 mod families;
 mod health;
 mod labels;
+mod latency;
 mod process;
 mod queue;
 #[cfg(test)]
@@ -42,6 +43,7 @@ use labels::{
     RedirectLabels, RequestLabels, ServerLabels, ShadowLabels, SourceLabels, status_class,
 };
 pub use labels::{AttemptResult, FinishedRequest, Outcome, QueueExit, RetryReason};
+pub use latency::{AnswerTimes, LatencyMetrics, Prefilling};
 use process::Process;
 use queue::QueueMetrics;
 pub use queue::Waiting;
@@ -76,7 +78,9 @@ pub struct Metrics {
     redirects_in_all: Counter,
     health: HealthMetrics,
     engines: EngineMetrics,
+    latency: LatencyMetrics,
     draining: Family<ServerLabels, Gauge>,
+    config_generation: Gauge,
     config_refused: Gauge,
     discovery_failed: Family<SourceLabels, Gauge>,
     /// Empty without a TLS listener.
@@ -241,6 +245,11 @@ impl Metrics {
         if let Some(Some(draining)) = self.series.load().draining.get(server) {
             draining.set(is_draining.into());
         }
+    }
+
+    /// Says which configuration is in force.
+    pub fn config_generation(&self, generation: u64) {
+        self.config_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
     }
 
     /// Says whether the latest reload was refused.

@@ -15,6 +15,8 @@ pub(super) struct Process {
     resident_memory_bytes: Option<u64>,
     open_fds: Option<u64>,
     max_fds: Option<u64>,
+    cpu_seconds: Option<f64>,
+    threads: Option<u64>,
 }
 
 impl Process {
@@ -25,6 +27,8 @@ impl Process {
             // Listing the directory holds one descriptor open itself.
             open_fds: fs::read_dir("/proc/self/fd").ok().map(|fds| (fds.count() as u64).saturating_sub(1)),
             max_fds: text("/proc/self/limits").and_then(|limits| max_fds(&limits)),
+            cpu_seconds: text("/proc/self/stat").and_then(|stat| cpu_seconds(&stat)),
+            threads: fs::read_dir("/proc/self/task").ok().map(|tasks| tasks.count() as u64),
         }
     }
 }
@@ -35,16 +39,30 @@ impl Collector for Process {
             ("process_resident_memory_bytes", "Resident memory size in bytes.", self.resident_memory_bytes),
             ("process_open_fds", "Number of open file descriptors.", self.open_fds),
             ("process_max_fds", "Maximum number of open file descriptors (soft limit).", self.max_fds),
+            ("process_threads", "Number of threads.", self.threads),
         ];
         for (name, help, value) in families {
             if let Some(value) = value {
                 ConstGauge::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
             }
         }
+        if let Some(seconds) = self.cpu_seconds {
+            let help = "Total user and system processor time in seconds.";
+            let family = encoder.encode_descriptor("process_cpu_seconds", help, None, MetricType::Counter)?;
+            ConstCounter::new(seconds).encode(family)?;
+        }
         let help = "Panics of Tidegate's: each ended a request or a background task, and is a fault.";
         let panics = encoder.encode_descriptor("tidegate_panics", help, None, MetricType::Counter)?;
         ConstCounter::new(crate::panics::count()).encode(panics)
     }
+}
+
+/// User and system time of `/proc/self/stat`, which is in hundredths of a second on every Linux (`USER_HZ`).
+fn cpu_seconds(stat: &str) -> Option<f64> {
+    // The second field, the program's name, may hold anything; what follows it begins with the third.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |field: usize| fields.get(field - 3)?.parse::<u32>().ok().map(f64::from);
+    Some((ticks(14)? + ticks(15)?) / 100.0)
 }
 
 /// `VmRSS` of `/proc/self/status`, which is in units of 1,024 bytes.

@@ -40,6 +40,11 @@ impl Roster {
         roster
     }
 
+    /// The name of a server, and of its group.
+    pub(super) fn server(&self, number: usize) -> Option<&ServerName> {
+        self.servers.get(number)?.as_ref()
+    }
+
     /// The name of a group.
     pub(super) fn group(&self, number: usize) -> Option<Arc<str>> {
         self.groups.get(number).cloned()

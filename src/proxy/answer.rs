@@ -1,11 +1,13 @@
 //! What a server's answer says of the server, found while it is relayed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorType, Result};
+use tokio::time::Instant;
 
 use super::events::Events;
 use super::watch::{Told, Watch, Written};
@@ -51,11 +53,13 @@ pub(super) struct Answer {
     is_counted: bool,
     /// Whom to tell how it gets on; nobody when it is no good answer.
     told: Told,
-    has_first_token: bool,
     /// Tokens that were seen, and those that were told of.
     tokens: u64,
     tokens_told: u64,
     tail: Vec<u8>,
+    /// When the first and the last token came.
+    tokens_at: Option<(Instant, Instant)>,
+    longest_gap: Option<Duration>,
 }
 
 /// What a piece of an answer's body means.
@@ -82,10 +86,11 @@ impl Answer {
             kept: Vec::new(),
             is_counted: false,
             told: Told::default(),
-            has_first_token: false,
             tokens: 0,
             tokens_told: 0,
             tail: Vec::new(),
+            tokens_at: None,
+            longest_gap: None,
         }
     }
 
@@ -95,6 +100,7 @@ impl Answer {
         let is_stream = text(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/event-stream"));
         let length = text(CONTENT_LENGTH).and_then(|length| length.parse().ok());
         let status = header.status.as_u16();
+        self.watch.header_came();
         *self = Self::new(Arc::clone(&self.watch));
         self.is_good = status < 500 && status != 429;
         if header.status.is_success() {
@@ -155,10 +161,18 @@ impl Answer {
         if tokens == 0 || !self.is_counted {
             return;
         }
-        if !self.has_first_token {
-            self.has_first_token = true;
-            self.told.first_token();
-            self.watch.first_token();
+        let now = Instant::now();
+        match &mut self.tokens_at {
+            Some((_, last)) => {
+                let gap = now.saturating_duration_since(*last);
+                self.longest_gap = Some(self.longest_gap.map_or(gap, |longest| longest.max(gap)));
+                *last = now;
+            }
+            None => {
+                self.tokens_at = Some((now, now));
+                self.told.first_token();
+                self.watch.first_token();
+            }
         }
         if self.events.is_some() {
             self.tokens += tokens;
@@ -198,7 +212,10 @@ impl Drop for Answer {
     fn drop(&mut self) {
         if self.is_counted {
             let events = self.events.as_ref().map(|_| self.tokens);
-            self.watch.wrote(Written { events, tail: std::mem::take(&mut self.tail) });
+            // Pieces of an answer that comes as a whole are no tokens.
+            let longest_gap = self.longest_gap.filter(|_| self.events.is_some());
+            let (tail, tokens_at) = (std::mem::take(&mut self.tail), self.tokens_at);
+            self.watch.wrote(Written { events, tail, tokens_at, longest_gap });
         }
     }
 }

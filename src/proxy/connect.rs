@@ -52,15 +52,20 @@ impl Proxy {
         (ctx.group, ctx.standard_group) = (Some(lease.group()), Some(lease.standard_group()));
         ctx.reason = Some(lease.reason());
         self.report_place(ctx, &lease, &server, words);
-        let (policy, group) = (lease.progress(), lease.group());
+        let (policy, group, length) = (lease.progress(), lease.group(), lease.length());
+        ctx.length = Some(length);
         ctx.lease = Some(lease);
         ctx.server = Some(Arc::clone(&server));
         let elsewhere = has_attempts_left(ctx);
         let larger = elsewhere && ctx.has_larger(&server, group);
         let tallied = tallied(ctx, &server);
         let may_try = MayTry { elsewhere, larger };
+        let prefilling = ctx
+            .demand
+            .as_ref()
+            .and_then(|demand| self.metrics.prefills(server.number(), length, demand.prompt_tokens()));
         let told = Told { policy, shadow: ctx.shadow.clone() };
-        ctx.watch.attempt(Arc::clone(&server), may_try, told, tallied, ctx.work.is_some());
+        ctx.watch.attempt(Arc::clone(&server), may_try, told, tallied, prefilling);
 
         let timeouts = &ctx.in_force.clone().config.timeouts;
         let address = tokio::select! {

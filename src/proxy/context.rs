@@ -12,7 +12,7 @@ use super::reject::Reject;
 use super::silence::AtWork;
 use super::watch::Watch;
 use crate::access::Admission;
-use crate::balance::{Lease, Policy, Tried};
+use crate::balance::{Lease, Length, Policy, Tried};
 use crate::config::Config;
 use crate::drain::Running;
 use crate::metrics::{AttemptResult, Outcome, RetryReason};
@@ -60,6 +60,8 @@ pub struct RequestContext {
     pub(super) group: Option<usize>,
     /// The group that the prompt's length is for. Set by `connect`.
     pub(super) standard_group: Option<usize>,
+    /// How long the policy takes the prompt to be. Set by `connect`.
+    pub(super) length: Option<Length>,
     /// Why the policy has chosen the last server. Set by `connect`.
     pub(super) reason: Option<&'static str>,
     /// For how long it has waited for a place, in all attempts. Counted by `connect`.
@@ -124,6 +126,7 @@ impl RequestContext {
             server: None,
             group: None,
             standard_group: None,
+            length: None,
             reason: None,
             waited: Duration::ZERO,
             at_work: AtWork::default(),

@@ -58,6 +58,9 @@ impl Proxy {
                 }
             }
         }
+        if let (Some(length), Some(demand)) = (ctx.length, &ctx.demand) {
+            self.metrics.latency().answered(length, demand.prompt_tokens(), &brought.times(ctx));
+        }
         ctx.watch.over();
         ctx.shadow = None;
         if let Some(reject) = ctx.reject {

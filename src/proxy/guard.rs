@@ -163,6 +163,6 @@ fn path(request: &RequestHeader) -> &[u8] {
     target.split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or_default()
 }
 
-fn ip(address: Option<&SocketAddr>) -> Option<IpAddr> {
+pub(super) fn ip(address: Option<&SocketAddr>) -> Option<IpAddr> {
     address.and_then(SocketAddr::as_inet).map(std::net::SocketAddr::ip)
 }

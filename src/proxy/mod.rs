@@ -137,13 +137,14 @@ impl ProxyHttp for Proxy {
     async fn connected_to_upstream(
         &self,
         session: &mut Session,
-        _reused: bool,
+        reused: bool,
         _peer: &HttpPeer,
         _fd: RawFd,
         digest: Option<&Digest>,
         ctx: &mut RequestContext,
     ) -> Result<()> {
         Self::connected(session, ctx)?;
+        self.metrics.latency().connected(reused);
         if let Some(trail) = digest.and_then(server_connections::trail) {
             trail.begin(session.req_header().method == Method::HEAD);
             ctx.watch.connected(trail.clone());

@@ -1,7 +1,10 @@
 //! What the journal is told of a request: where it went, and how it ended.
 
+use std::time::Duration;
+
 use pingora::Error;
 use pingora::proxy::Session;
+use tokio::time::Instant;
 
 use super::Proxy;
 use super::context::RequestContext;
@@ -12,7 +15,7 @@ use crate::access_log::{End, Record, VERSION};
 use crate::balance::Lease;
 use crate::explain::explain_demand;
 use crate::journal::Placed;
-use crate::metrics::Outcome;
+use crate::metrics::{AnswerTimes, Outcome};
 use crate::prompt::{self, Demand, Usage};
 use crate::upstream::Server;
 
@@ -23,12 +26,33 @@ pub(super) struct Brought {
     pub(super) usage: Option<Usage>,
     /// Tokens that were generated: as the server says, else as they were seen.
     pub(super) output_tokens: Option<u64>,
+    /// When its first and its last token came.
+    tokens_at: Option<(Instant, Instant)>,
+    longest_gap: Option<Duration>,
 }
 
 impl Brought {
     pub(super) fn of(written: Written) -> Self {
-        let usage = prompt::usage(&written.tail);
-        Self { usage, output_tokens: usage.and_then(|usage| usage.completion_tokens).or(written.events) }
+        let Written { events, tail, tokens_at, longest_gap } = written;
+        let usage = prompt::usage(&tail);
+        let output_tokens = usage.and_then(|usage| usage.completion_tokens).or(events);
+        // Without an event there are no tokens between which time goes by.
+        Self { usage, output_tokens, tokens_at, longest_gap: longest_gap.filter(|_| events.is_some()) }
+    }
+
+    /// The times that the client has waited.
+    pub(super) fn times(&self, ctx: &RequestContext) -> AnswerTimes {
+        let per_token = || {
+            let (first, last) = self.tokens_at.filter(|_| self.longest_gap.is_some())?;
+            let after_the_first = u32::try_from(self.output_tokens?.saturating_sub(1)).ok()?;
+            (last - first).checked_div(after_the_first)
+        };
+        AnswerTimes {
+            header: ctx.watch.header_at().map(|at| at - ctx.started),
+            first_token: self.tokens_at.map(|(first, _)| first - ctx.started),
+            per_token: per_token(),
+            longest_gap: self.longest_gap,
+        }
     }
 }
 
@@ -67,7 +91,7 @@ impl Proxy {
         session: &Session,
         error: Option<&Error>,
         ctx: &RequestContext,
-        Brought { usage, output_tokens }: Brought,
+        Brought { usage, output_tokens, .. }: Brought,
     ) {
         let journal = self.live.journal();
         if !journal.wants_ends() {

@@ -1,5 +1,7 @@
 //! The response: what goes back to the client.
 
+use std::net::IpAddr;
+
 use http::header::{CONNECTION, CONTENT_LENGTH, LOCATION, TRANSFER_ENCODING};
 use http::{HeaderName, StatusCode, Version, header};
 use pingora::http::ResponseHeader;
@@ -10,6 +12,8 @@ use super::context::RequestContext;
 use super::guard;
 use super::request::REQUEST_ID;
 use super::retry::{BAD_RESPONSE, RETRYABLE_STATUS, has_attempts_left};
+use crate::access::TrustedProxies;
+use crate::config::DecisionHeaders;
 
 /// Names the group that serves in place of the one that the prompt is for.
 const FAILOVER: HeaderName = HeaderName::from_static("x-tidegate-failover");
@@ -45,8 +49,42 @@ pub(super) fn prepare(session: &Session, response: &mut ResponseHeader, ctx: &Re
     if let Some(group) = &ctx.failover {
         response.insert_header(FAILOVER, group)?;
     }
+    show_decision(session, response, ctx)?;
     guard::share(session.req_header(), response, ctx)?;
     rewrite_location(session, response, ctx)
+}
+
+/// Says where the request went and why, to those who may know.
+fn show_decision(session: &Session, response: &mut ResponseHeader, ctx: &RequestContext) -> Result<()> {
+    let is_shown = match ctx.config().decision_headers {
+        DecisionHeaders::None => false,
+        DecisionHeaders::Trusted => {
+            is_trusted(guard::ip(session.client_addr()), &ctx.in_force.access.rules().trusted_proxies)
+        }
+        DecisionHeaders::All => true,
+    };
+    let (true, Some(server), Some(demand)) = (is_shown, &ctx.server, &ctx.demand) else { return Ok(()) };
+    let group = |group: Option<usize>| Some(ctx.config().groups.get(group?)?.name.as_str());
+    response.insert_header("x-tidegate-server", server.name())?;
+    response.insert_header("x-tidegate-attempts", ctx.attempts.to_string())?;
+    response.insert_header("x-tidegate-prompt-tokens", demand.prompt_tokens().to_string())?;
+    response.insert_header("x-tidegate-waited-ms", ctx.waited.as_millis().to_string())?;
+    let words = [
+        ("x-tidegate-group", group(ctx.group)),
+        ("x-tidegate-standard-group", group(ctx.standard_group)),
+        ("x-tidegate-reason", ctx.reason),
+    ];
+    for (name, value) in words {
+        if let Some(value) = value {
+            response.insert_header(name, value)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a client is on this machine, or a proxy that is trusted.
+fn is_trusted(client: Option<IpAddr>, proxies: &TrustedProxies) -> bool {
+    client.is_some_and(|client| client.to_canonical().is_loopback() || proxies.contain(client))
 }
 
 /// A redirect to the server's own address would lead clients past the gateway, to a host they may not reach.
@@ -116,6 +154,19 @@ pub(super) fn strip_hop_by_hop(response: &mut ResponseHeader) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn outsiders_are_told_nothing() {
+        let proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+        let is_trusted = |client: &str| super::is_trusted(Some(client.parse().unwrap()), &proxies);
+        for client in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "10.1.2.3"] {
+            assert!(is_trusted(client), "{client}");
+        }
+        for client in ["192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1"] {
+            assert!(!is_trusted(client), "{client}");
+        }
+        assert!(!super::is_trusted(None, &proxies));
+    }
 
     #[test]
     fn connection_headers_and_what_they_name_stay_behind() {

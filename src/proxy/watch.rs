@@ -1,6 +1,7 @@
 //! The present attempt, as the parts that relay it see it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -10,6 +11,7 @@ use super::trailers::Trailers;
 use crate::balance::Progress;
 use crate::engines::Tallied;
 use crate::health::{Health, Signal};
+use crate::metrics::Prefilling;
 use crate::shadow::Followed;
 use crate::upstream::Server;
 
@@ -34,6 +36,9 @@ struct Attempt {
     tallied: Option<Tallied>,
     /// Whether anybody wants to know what the answer brings.
     is_counted: bool,
+    header_at: Option<Instant>,
+    /// Counts the request among those that wait on the server, until its first token has been seen.
+    prefilling: Option<Prefilling>,
     written: Written,
 }
 
@@ -84,6 +89,10 @@ pub(super) struct Written {
     pub(super) events: Option<u64>,
     /// The last of the body.
     pub(super) tail: Vec<u8>,
+    /// When its first and its last token came.
+    pub(super) tokens_at: Option<(Instant, Instant)>,
+    /// The longest pause between two pieces with tokens.
+    pub(super) longest_gap: Option<Duration>,
 }
 
 impl std::fmt::Debug for Watch {
@@ -104,12 +113,13 @@ impl Watch {
         may_try: MayTry,
         told: Told,
         tallied: Option<Tallied>,
-        is_counted: bool,
+        prefilling: Option<Prefilling>,
     ) {
         let mut attempt = self.attempt.lock();
         attempt.told = told;
         attempt.tallied = tallied;
-        attempt.is_counted = is_counted;
+        attempt.is_counted = prefilling.is_some();
+        attempt.prefilling = prefilling;
         attempt.written = Written::default();
         attempt.server = Some(server);
         attempt.may_try = may_try;
@@ -167,6 +177,16 @@ impl Watch {
         self.attempt.lock().told.clone()
     }
 
+    /// The header of an answer has come.
+    pub(super) fn header_came(&self) {
+        self.attempt.lock().header_at = Some(Instant::now());
+    }
+
+    /// When the header of the last answer came.
+    pub(super) fn header_at(&self) -> Option<Instant> {
+        self.attempt.lock().header_at
+    }
+
     /// Whether anybody wants to know what the answer brings.
     pub(super) fn is_counted(&self) -> bool {
         self.attempt.lock().is_counted
@@ -174,7 +194,11 @@ impl Watch {
 
     /// The first token of the answer has come, or the answer as a whole.
     pub(super) fn first_token(&self) {
-        let tallied = self.attempt.lock().tallied.take();
+        let (tallied, prefilling) = {
+            let mut attempt = self.attempt.lock();
+            (attempt.tallied.take(), attempt.prefilling.take())
+        };
+        drop(prefilling);
         if let Some(tallied) = tallied {
             tallied.has_first_token();
         }
@@ -184,6 +208,7 @@ impl Watch {
     pub(super) fn over(&self) {
         let mut attempt = self.attempt.lock();
         attempt.tallied = None;
+        attempt.prefilling = None;
         attempt.told = Told::default();
     }
 

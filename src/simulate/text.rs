@@ -8,8 +8,8 @@ use crate::work::BLOCK_TOKENS;
 /// Prose of which nothing has to be escaped in JSON.
 const PROSE: &str = "The gate opens when the water behind it stands high enough, and closes again. ";
 
-/// Bytes of a token, as [`Job::new`] and the reference policies count.
-const BYTES_PER_TOKEN: usize = 4;
+/// Text of a block: 4 bytes for each token, as [`Job::new`] and the reference policies count.
+const BLOCK_BYTES: u64 = BLOCK_TOKENS * 4;
 
 impl Job {
     /// A prompt of `body_bytes` bytes, plain ASCII without quotes or line breaks.
@@ -18,23 +18,22 @@ impl Job {
     /// another `number` does, so that nothing of it is in a server's cache.
     #[must_use]
     pub fn text(&self, number: u64) -> String {
-        let length = usize::try_from(self.body_bytes).unwrap_or(usize::MAX);
         let mut text = String::new();
         if self.prefix.is_empty() {
-            extend(&mut text, length, format_args!("Number {number}. "));
+            extend(&mut text, self.body_bytes, format_args!("Number {number}. "));
         }
-        for block in &self.prefix {
-            let end = text.len() + BLOCK_TOKENS as usize * BYTES_PER_TOKEN;
-            extend(&mut text, end.min(length), format_args!("Block {block}. "));
+        for (end, block) in (1..).map(|count| count * BLOCK_BYTES).zip(&self.prefix) {
+            extend(&mut text, end.min(self.body_bytes), format_args!("Block {block}. "));
         }
         // Where the body is longer than its blocks.
-        extend(&mut text, length, format_args!(""));
+        extend(&mut text, self.body_bytes, format_args!(""));
         text
     }
 }
 
-/// Makes a text so long, by a few words and then prose.
-fn extend(text: &mut String, length: usize, words: std::fmt::Arguments<'_>) {
+/// Makes a text so many bytes long, by a few words and then prose.
+fn extend(text: &mut String, length: u64, words: std::fmt::Arguments<'_>) {
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
     text.write_fmt(words).expect("a string takes all");
     while text.len() < length {
         *text += &PROSE[..PROSE.len().min(length - text.len())];

@@ -184,6 +184,7 @@ impl Live {
         let metrics = Arc::new(Metrics::new(&in_force.roster()));
         let shadow = shadow(&in_force, &clock, &metrics, None)?;
         let estimator = Mutex::new(TokenEstimator::new(in_force.config.policy.media()));
+        metrics.config_generation(1);
         let journal = Journal::new(config.admin.is_some(), metrics.access_log().clone());
         journal.configure(config.access_log.as_ref())?;
         let live = Self {
@@ -278,6 +279,7 @@ impl Live {
         let access_log = self.journal.open(config.access_log.as_ref())?;
         let in_force = self.put(Arc::new(config), generation, &found)?;
         self.journal.write_to(access_log);
+        self.metrics.config_generation(generation);
         *changing = found;
         Ok(in_force)
     }

@@ -1,5 +1,6 @@
 //! What it costs to send a request to a server, in seconds: of the request itself, and of those that it hurts.
 
+use super::evening::Evening;
 use super::fleet::Fleet;
 use super::observation::Foreign;
 use super::profile::{Profile, as_f64};
@@ -11,8 +12,9 @@ const LONG_HARM_WEIGHT: f64 = 0.3;
 /// The same for a short one, while there is long work about.
 const SHORT_HARM_WEIGHT: f64 = 0.1;
 
-/// From this share of long work on, short requests are charged with harm.
-const HARM_FROM_LONG_SHARE: f64 = 0.05;
+/// From this share of long work on, short requests are charged with harm, and differences between servers are believed to
+/// last: long prefills stall some servers and not others, and long requests go where there are few streams.
+const LASTING_FROM_LONG_SHARE: f64 = 0.05;
 
 /// The costs of one request, server by server.
 #[derive(Debug)]
@@ -31,6 +33,8 @@ pub struct Costs<'a> {
     first_class: OfClass<'a>,
     /// The same for the other classes.
     other_classes: Vec<OfClass<'a>>,
+    /// What differences between the servers' decode steps are worth.
+    evening: Evening,
 }
 
 /// What a request takes on any engine of a class, at speed 1.
@@ -60,7 +64,7 @@ pub struct Cost {
     pub waiting_s: f64,
     /// P: the request's own prefill.
     pub prefill_s: f64,
-    /// m * step(e): what generating the answer takes there.
+    /// m * step(e): what generating the answer takes there, as far as differences between servers last.
     pub decode_s: f64,
     /// The wait for room in the KV cache.
     pub kv_wait_s: f64,
@@ -83,17 +87,52 @@ impl<'a> Costs<'a> {
     #[must_use]
     pub fn new(fleet: &'a Fleet, request: &'a Request, now_s: f64) -> Self {
         let learned = &fleet.learned;
-        Self {
+        let has_long_work = learned.long_share() >= LASTING_FROM_LONG_SHARE;
+        let mut costs = Self {
             fleet,
             request,
             now_s,
             output_tokens: request.expected_output(learned.mean_output_tokens()),
-            short_harm_weight: if learned.long_share() >= HARM_FROM_LONG_SHARE { SHORT_HARM_WEIGHT } else { 0.0 },
+            short_harm_weight: if has_long_work { SHORT_HARM_WEIGHT } else { 0.0 },
             is_observed: fleet.is_observed(now_s),
             is_long: (!request.may_be_cached()).then(|| fleet.is_long(fleet.least_prefill(request))),
             first_class: OfClass::new(fleet.class_profile(0), request),
             other_classes: fleet.class_profiles().skip(1).map(|profile| OfClass::new(profile, request)).collect(),
+            evening: Evening::NONE,
+        };
+        if !has_long_work {
+            costs.evening = costs.evening();
         }
+        costs
+    }
+
+    /// Only what comes through here evens servers out, so only the book counts.
+    fn evening(&self) -> Evening {
+        let (mut servers, mut active, mut steps_s) = (0, 0, 0.0);
+        for server in self.fleet.candidates(self.request) {
+            servers += 1;
+            active += self.fleet.book.sums(server).active();
+            steps_s += self.step_s(server, self.of_class(server).profile, &Foreign::default());
+        }
+        if servers == 0 {
+            return Evening::NONE;
+        }
+        let servers = as_f64(servers);
+        Evening::of(as_f64(active) / servers, steps_s / servers)
+    }
+
+    fn of_class(&self, server: usize) -> &OfClass<'a> {
+        let engine_class = self.fleet.engine_class(server);
+        if engine_class == 0 { &self.first_class } else { &self.other_classes[engine_class - 1] }
+    }
+
+    /// A decode step with this request, when it has its first token: then what waits there now has its first token, too.
+    #[inline]
+    fn step_s(&self, server: usize, profile: &Profile, foreign: &Foreign) -> f64 {
+        let sums = self.fleet.book.sums(server);
+        let streams = as_f64(sums.active() + 1) + foreign.streams + foreign.waiting;
+        let context_tokens = as_f64(sums.kv_tokens() + self.request.prompt_tokens) + foreign.context_tokens;
+        profile.mean_step_s(streams, context_tokens) * self.fleet.slowness(server)
     }
 
     /// Whether the request is known to be long on every server, without asking each.
@@ -106,16 +145,16 @@ impl<'a> Costs<'a> {
     ///
     /// ```text
     /// cost(e) = W(e) + P + m * step(e) + KV wait + w * D(e) * (P + m * (b + c * prompt tokens))
-    /// step(e) = o + max(a0, a1 + b * (D + 1)) + c * (C + prompt tokens)
+    /// now(e)  = o + max(a0, a1 + b * (A + 1)) + c * (T + prompt tokens)
+    /// step(e) = now(e)                                      while there is long work
+    ///         = level + (now(e) - level) / (2 + mean A)     else; level = max(mean of now, now(e) if nothing were there)
     /// ```
     ///
-    /// with P, step, b and c divided by the server's speed.
+    /// D: streams; A: these and what waits; T: the tokens that A holds. P, now, b and c are divided by the server's speed.
     #[must_use]
     pub fn on(&self, server: usize) -> Cost {
         let (fleet, sums, slowness) = (self.fleet, self.fleet.book.sums(server), self.fleet.slowness(server));
-        let engine_class = fleet.engine_class(server);
-        let &OfClass { profile, prefill_s, stream_share_s } =
-            if engine_class == 0 { &self.first_class } else { &self.other_classes[engine_class - 1] };
+        let &OfClass { profile, prefill_s, stream_share_s } = self.of_class(server);
         let (prefill_s, is_long) = match self.is_long {
             Some(is_long) => (prefill_s * slowness, is_long),
             None => {
@@ -125,9 +164,9 @@ impl<'a> Costs<'a> {
         };
         let foreign = self.foreign(server);
         let streams = as_f64(sums.streams) + foreign.streams;
-        let context_tokens = as_f64(sums.context_tokens + self.request.prompt_tokens) + foreign.context_tokens;
-        let step_s = profile.mean_step_s(streams + 1.0, context_tokens);
-        let decode_s = self.output_tokens * step_s * slowness;
+        let idle_step_s = profile.mean_step_s(1.0, as_f64(self.request.prompt_tokens)) * slowness;
+        let step_s = self.evening.step_s(self.step_s(server, profile, &foreign), idle_step_s);
+        let decode_s = self.output_tokens * step_s;
         let harm_weight = if is_long { LONG_HARM_WEIGHT } else { self.short_harm_weight };
         let stream_s = self.output_tokens * stream_share_s * slowness;
         let harm_s = harm_weight * streams * (prefill_s + stream_s);

@@ -40,6 +40,7 @@ mod book;
 mod calibration;
 mod cost;
 mod dispatcher;
+mod evening;
 mod explain;
 mod fleet;
 mod hold;

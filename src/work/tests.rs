@@ -41,6 +41,30 @@ fn least_work_spreads_equals_and_avoids_what_waits() {
     assert_eq!(arrive(&mut dispatcher, 3, 1_000, 0.1), [(3, 1)]);
 }
 
+// What waits becomes a stream as well, and a few streams less are soon evened out by those that come after.
+#[test]
+fn without_long_work_a_few_streams_less_are_not_worth_a_prompt_that_waits() {
+    for policy in [Box::new(LeastWork) as Box<dyn Policy>, Box::new(Lanes::new(None))] {
+        let mut dispatcher = Dispatcher::new(2, LLAMA3_8B_A100, policy, HoldLimits::default(), None);
+        let request = |id, prompt_tokens| Request {
+            max_tokens: Some(1_100),
+            ignore_eos: true,
+            ..Request::of_tokens(id, prompt_tokens)
+        };
+        for id in 0..42 {
+            dispatcher.arrive(request(id, 800), 0.0).unwrap();
+            dispatcher.first_token(RequestId(id), 0.0);
+        }
+        // Every other one was on server 0; four of these end, and one comes there.
+        let on_first: Vec<u64> =
+            assigned(&mut dispatcher).iter().filter(|(_, server)| *server == 0).map(|(id, _)| *id).collect();
+        on_first[..4].iter().for_each(|id| dispatcher.end(RequestId(*id), true, Some(1_100), 1.0));
+        dispatcher.arrive(request(100, 300), 1.0).unwrap();
+        dispatcher.arrive(request(101, 300), 1.0).unwrap();
+        assert_eq!(assigned(&mut dispatcher), [(100, 0), (101, 1)]);
+    }
+}
+
 #[test]
 fn ties_rotate() {
     let mut dispatcher = dispatcher(3, LeastWork);

@@ -101,7 +101,7 @@ health: probation max_in_flight 2, successes 5
 engines: not asked, which policy reference_bucket does not need
 access log: none
 queue: max_requests 1000, max_size 1.0 GiB, max_wait 30s
-headers: strip none
+headers: strip none, decision none
 upstream: the configured key is sent to servers without a key of their own
 access: keys needed except for /health, /healthcheck, /ping; they are not passed on to servers
   key a: requests_per_minute 60, tokens_per_minute 1000, max_concurrent 2

@@ -204,3 +204,58 @@ async fn any_mixture_of_trouble_leaves_the_counters_at_zero() {
     tidegate.idle().await;
     tidegate.finished(u32::try_from(total).unwrap()).await;
 }
+
+#[tokio::test]
+async fn who_waits_behind_whom_is_seen_on_each_server_and_how_long_by_length() {
+    let gate = Gate::closed();
+    let server = Backend::start(sse(3, &gate)).await;
+    let setup = Setup::two_groups([&server], [closed_address()]).without_health();
+    let tidegate = Tidegate::start(&setup).await;
+    let body = |bytes: usize| post("/v1/chat/completions", &body_of(bytes));
+    let waiting = async |name: &str, length: &str| {
+        let labels = [&*format!("server=\"{}\"", server.name()), &*format!("length=\"{length}\"")];
+        tidegate.metric(&format!("tidegate_server_waiting_{name}"), &labels).await
+    };
+    let mut clients = Vec::new();
+    for bytes in [200_000, 4_000, 8_000] {
+        clients.push(tidegate.begin(&body(bytes)).await);
+    }
+    // The long one is sent to the only server that there is.
+    server.requests(3).await;
+    assert_eq!((waiting("requests", "long").await, waiting("requests", "short").await), (1.0, 2.0));
+    assert_eq!((waiting("prompt_tokens", "long").await, waiting("prompt_tokens", "short").await), (50_000.0, 3_000.0));
+    // The first token of each, and no more.
+    gate.admit(3);
+    until("nobody waits for a first token", async || {
+        waiting("requests", "long").await + waiting("requests", "short").await == 0.0
+    })
+    .await;
+    assert_eq!(tidegate.load(&server.name()).await, 53_000.0);
+    assert_eq!(waiting("prompt_tokens", "long").await + waiting("prompt_tokens", "short").await, 0.0);
+    gate.open();
+    for client in &mut clients {
+        assert_eq!(client.response().await.status(), 200);
+    }
+    tidegate.finished(3).await;
+    let count =
+        async |name: &str, labels: &[&str]| tidegate.metric(&format!("tidegate_{name}_seconds_count"), labels).await;
+    assert_eq!(count("time_to_first_token", &["length=\"short\"", "size=\"1k_to_10k\""]).await, 2.0);
+    assert_eq!(count("time_to_first_token", &["length=\"long\"", "size=\"10k_to_100k\""]).await, 1.0);
+    assert_eq!(count("time_to_first_token", &[]).await, 3.0);
+    assert_eq!(count("time_to_header", &[]).await, 3.0);
+    assert_eq!(
+        (count("time_per_output_token", &[]).await, count("longest_token_gap", &["length=\"short\""]).await),
+        (3.0, 2.0)
+    );
+    let connections = async |reused: &str| {
+        tidegate.metric("tidegate_server_connections_total", &[&*format!("reused=\"{reused}\"")]).await
+    };
+    assert_eq!(connections("false").await, 3.0);
+    assert_eq!(tidegate.exchange(&body(4_000)).await.status(), 200);
+    assert_eq!((connections("false").await, connections("true").await), (3.0, 1.0));
+    assert_eq!(tidegate.metric("tidegate_config_generation", &[]).await, 1.0);
+    tidegate.reload(&setup).await;
+    assert_eq!(tidegate.metric("tidegate_config_generation", &[]).await, 2.0);
+    assert!(tidegate.metric("process_cpu_seconds_total", &[]).await > 0.0);
+    tidegate.idle().await;
+}

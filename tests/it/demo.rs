@@ -1,7 +1,7 @@
 //! `tidegate demo --load`: the clients that it brings along, in front of its servers and Tidegate.
 
-use std::net::TcpListener;
-use std::num::NonZeroU64;
+use std::net::{SocketAddr, TcpListener};
+use std::num::{NonZeroU32, NonZeroU64};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use tokio::sync::{oneshot, watch};
 use crate::support::*;
 
 /// How many times as fast as in the demo everything is.
-const SPEED: u32 = 10;
+const SPEED: NonZeroU32 = NonZeroU32::new(10).unwrap();
 
 /// Demo servers, each with what ends it.
-async fn servers(settings: &DemoSettings) -> [(std::net::SocketAddr, watch::Sender<bool>); 2] {
+async fn servers(settings: &DemoSettings) -> [(SocketAddr, watch::Sender<bool>); 2] {
     let addresses = Loopback::new().free_ports::<2>();
     addresses.map(|address| {
         let (stop, stopped) = watch::channel(false);
@@ -30,8 +30,8 @@ async fn servers(settings: &DemoSettings) -> [(std::net::SocketAddr, watch::Send
 async fn the_load_is_served_by_lanes_and_nothing_is_left_when_it_stops() {
     let usual = DemoSettings::default();
     let settings = DemoSettings {
-        prefill_tokens_per_second: usual.prefill_tokens_per_second.saturating_mul(NonZeroU64::from(NON_ZERO_SPEED)),
-        token_interval: usual.token_interval / SPEED,
+        prefill_tokens_per_second: usual.prefill_tokens_per_second.saturating_mul(NonZeroU64::from(SPEED)),
+        token_interval: usual.token_interval / SPEED.get(),
         ..usual
     };
     let servers = servers(&settings).await;
@@ -69,12 +69,10 @@ async fn the_load_is_served_by_lanes_and_nothing_is_left_when_it_stops() {
     assert!(tidegate.metric("tidegate_decisions_total", &["reason=\"lane\""]).await >= 3.0);
 }
 
-const NON_ZERO_SPEED: std::num::NonZeroU32 = std::num::NonZeroU32::new(SPEED).unwrap();
-
 /// The program with its demo, killed when dropped.
 struct Demo {
     child: Child,
-    admin: std::net::SocketAddr,
+    admin: SocketAddr,
 }
 
 impl Demo {

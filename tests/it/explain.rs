@@ -120,3 +120,33 @@ async fn without_a_running_one_a_configuration_answers_with_the_loads_given() {
         assert_eq!(run(&tidegate, wrong).await.status.code(), Some(64), "{wrong:?}");
     }
 }
+
+#[tokio::test]
+async fn responses_say_where_the_request_went_to_those_who_may_know() {
+    let server = Backend::start(sse(1, &opened())).await;
+    let dead = closed_address();
+    let setup = |decision: &str, trusted: &str| {
+        Setup::one_group([dead, server.address()])
+            .without_health()
+            .section("headers", &format!("{{ decision: {decision} }}"))
+            .section("forwarded", &format!("{{ trusted_proxies: [{trusted}] }}"))
+    };
+    let tidegate = Tidegate::start(&setup("none", "")).await;
+    let fields = async || {
+        let answer = tidegate.exchange(&chat(400)).await;
+        assert_eq!(answer.status(), 200);
+        let names = ["server", "group", "standard-group", "reason", "prompt-tokens", "attempts", "waited-ms"];
+        names.map(|name| answer.head.get(&format!("x-tidegate-{name}")).map(str::to_owned))
+    };
+    assert_eq!(fields().await, [const { None }; 7]);
+    for decision in ["trusted", "all"] {
+        tidegate.reload(&setup(decision, "")).await;
+        let [on, group, standard_group, reason, tokens, attempts, waited] = fields().await.map(Option::unwrap);
+        assert_eq!((on, group.as_str(), standard_group.as_str()), (server.name(), "all", "all"));
+        assert_eq!((reason.as_str(), attempts.as_str()), ("standard", "2"));
+        assert!(
+            (100..140).contains(&tokens.parse::<u32>().unwrap()) && waited.parse::<u32>().is_ok(),
+            "{tokens} {waited}"
+        );
+    }
+}

@@ -52,6 +52,7 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
         access_log,
         queue,
         strip_request_headers,
+        decision_headers,
         upstream_authorization,
         access,
         shutdown,
@@ -99,6 +100,7 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
     changes.queue(&old.queue, queue);
     let (old_strip, new_strip) = (&old.strip_request_headers, strip_request_headers);
     changes.value("headers.strip", &summary::list(old_strip), &summary::list(new_strip));
+    changes.value("headers.decision", &old.decision_headers.label(), &decision_headers.label());
     changes.secret("upstream.api_key", &old.upstream_authorization, upstream_authorization);
     changes.access(&old.access, access);
     changes.shutdown(&old.shutdown, shutdown);

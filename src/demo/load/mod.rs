@@ -100,7 +100,7 @@ impl Load {
         let mut arrivals = Arrivals::new(self.tokens_per_second);
         loop {
             let (number, at_s, job) = arrivals.next();
-            let job = Job { output_tokens: job.output_tokens.min(MAX_ANSWER_TOKENS), ..self.cut(job) };
+            let job = self.cut(&job);
             let request = client::chat(&self.model_name, number, &job);
             let due = began + Duration::from_secs_f64(at_s);
             loop {
@@ -118,10 +118,10 @@ impl Load {
         }
     }
 
-    /// The same job with a prompt that the servers take.
-    fn cut(&self, job: Job) -> Job {
+    /// The same job with a prompt that the servers take, and an answer that comes to its end.
+    fn cut(&self, job: &Job) -> Job {
         let prompt_tokens = job.prompt_tokens.min(self.max_prompt_tokens);
-        Job { prompt_tokens, ..Job::new(job.arrival_s, prompt_tokens, job.output_tokens) }
+        Job::new(job.arrival_s, prompt_tokens, job.output_tokens.min(MAX_ANSWER_TOKENS))
     }
 
     fn report(&self, waiting: usize) {

@@ -35,7 +35,7 @@ fn a_newcomer_soon_sees_long_prompts_that_meet() {
             break;
         }
         if job.prompt_tokens >= LONG_FROM_TOKENS {
-            let prompt_tokens = load.cut(job).prompt_tokens;
+            let prompt_tokens = load.cut(&job).prompt_tokens;
             long.push((at_s, at_s + as_f64(prompt_tokens) / as_f64(settings.prefill_tokens_per_second.get())));
         }
     }

@@ -44,7 +44,7 @@ impl FastClock {
 const GLANCE: Duration = Duration::from_millis(2);
 
 /// After the first token so many are sent together: a write for each would be most of what a test does.
-const TOKENS_PER_WRITE: u64 = 16;
+const TOKENS_PER_WRITE: u64 = 32;
 
 /// What of an answer is to be sent.
 #[derive(Debug, Clone, Copy, Default)]
@@ -166,7 +166,7 @@ async fn answer(conn: &mut Conn, job: &Job, mut written: watch::Receiver<Written
             return false;
         }
         let Written { tokens, is_whole } = *written.borrow_and_update();
-        let mut events: String = (sent..tokens).map(|number| sse_event(number as usize)).collect();
+        let mut events: String = (sent..tokens).map(|number| sse_event(usize::try_from(number).unwrap())).collect();
         sent = tokens;
         if is_whole {
             let (prompt, all) = (job.prompt_tokens, job.prompt_tokens + tokens);
