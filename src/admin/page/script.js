@@ -299,6 +299,8 @@ function ended(record, past) {
   }
   let decision = model.byId.get(record.request_id);
   if (!decision) {
+    // Placed before this page watched, or so long ago that its row is gone; only what no server got is new.
+    if (!past && record.server) return land(record.request_id);
     const home = record.redirected_from ?? record.group;
     decision = {
       id: record.request_id, when, tokens, home, group: record.redirected_from ? groupOf(record.server) : record.group,
