@@ -688,8 +688,11 @@ function drawDots(pen, colours, at) {
   }
 }
 
+/** Waves alone need no sixty pictures a second. */
+let frames = 0;
 function animate() {
-  if (!sea.still) draw();
+  frames += 1;
+  if (!sea.still && (model.flights.size > 0 || frames % 3 === 0)) draw();
   requestAnimationFrame(animate);
 }
 
