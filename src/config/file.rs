@@ -110,7 +110,7 @@ mod tests {
         let mut named = BTreeSet::new();
         // A key would switch keys on, so the one that shows how is a comment.
         let example = EXAMPLE.replace("  keys: []\n", "  keys:\n").replace("\n    #- ", "\n    - ");
-        let example = example.replace("\n    #  ", "\n      ");
+        let example = example.replace("\n    #  ", "\n      ").replace("\n  #path: ", "\n  path: ");
         named_keys(&yaml::parse(&example).unwrap().unwrap(), "", &mut named);
         assert_eq!(named, known_keys());
         assert!(named.contains("access.keys[].sha256") && named.contains("groups[].servers[].api_key_env"));
