@@ -178,6 +178,7 @@ const model = {
   opened: now(),
   status: null,
   classes: [{ name: "all", below: Infinity }],
+  crosses: false,      // whether requests of one group's length may go to another
   records: [],         // {at, tokens, ttft} of requests that are over, by their end
   lengths: [],         // {at, tokens} of requests, by their beginning
   crossings: [],       // {at, from, to}
@@ -231,9 +232,13 @@ function classify(data) {
     const below = data.policy.by_work?.long_from_tokens ?? longFrom(data.work);
     if (below) classes = [{ name: "short", below, learned: !data.policy.by_work?.long_from_tokens }, { name: "long", below: Infinity }];
   }
-  const changed = classes.length !== model.classes.length || classes.some((one, index) => one.name !== model.classes[index].name);
-  model.classes = classes;
-  if (changed) showClasses();
+  const before = model.classes;
+  const crosses = ranges.length > 1;
+  const isNew = classes.length !== before.length || crosses !== model.crosses || classes.some((one, index) => one.name !== before[index].name);
+  const isElsewhere = classes.some((one, index) => one.below !== before[index]?.below);
+  [model.classes, model.crosses] = [classes, crosses];
+  if (isNew) showClasses();
+  else if (isElsewhere && sea.histogram) showAxis();
 }
 
 /** How many tokens have the prefill from which on a request is long: floor + b n + d n^2 / 2 = seconds, solved for n. */
@@ -709,7 +714,7 @@ const SIGNS = {
 const cards = new Map();
 
 function shape(data) {
-  return JSON.stringify(data.groups.map((group) => [group.name, group.servers.map((server) => server.name)]));
+  return JSON.stringify([model.crosses, data.groups.map((group) => [group.name, group.servers.map((server) => server.name)])]);
 }
 
 function showServers(data) {
@@ -743,7 +748,8 @@ function build(data) {
   for (const basin of sea.basins.values()) basin.gone = true;
   const nodes = [];
   data.groups.forEach((group, index) => {
-    if (index > 0) {
+    if (index > 0 && !model.crosses) nodes.push(el("div", { class: "dam" }));
+    if (index > 0 && model.crosses) {
       const before = data.groups[index - 1].name;
       const text = el("span");
       nodes.push(el("div", { class: "gate", "data-before": before, "data-after": group.name }, text));
@@ -925,7 +931,7 @@ function showFacts(data) {
 
 function showClasses() {
   const legend = model.classes.map((one, index) => el("li", {}, el("i", { "--mark": `var(${colourOf(index)})` }), one.name));
-  legend.push(el("li", {}, el("i", { class: "ring", "--mark": "var(--crossing)" }), "crossing to another group"));
+  if (model.crosses) legend.push(el("li", {}, el("i", { class: "ring", "--mark": "var(--crossing)" }), "crossing to another group"));
   $("legend").replaceChildren(...legend);
   $("ttft").replaceChildren(...model.classes.map((one, index) => {
     const spark = el("svg", { class: "spark", viewBox: "0 0 300 60", preserveAspectRatio: "none", "aria-hidden": "true" });
@@ -1005,21 +1011,21 @@ function curve(svg, lines, height, filled = false) {
   const made = [el("line", { class: "rule", x1: 0, x2: 300, y1: 58, y2: 58 })];
   for (const [values, kind] of lines) {
     let path = "";
-    let open = false;
-    let first = null;
-    let last = 0;
-    values.forEach((value, index) => {
-      if (value === undefined) { open = false; return; }
-      const x = (index * step).toFixed(1);
-      const y = height(value).toFixed(1);
-      // A single point is drawn, too.
-      path += open ? `L${x} ${y}` : `M${x} ${y}h.1`;
-      first ??= x;
-      last = x;
-      open = true;
+    let dots = "";
+    const known = values.map((value, index) => (value === undefined ? null : `${(index * step).toFixed(1)} ${height(value).toFixed(1)}`));
+    known.forEach((point, index) => {
+      if (point === null) return;
+      // A point without neighbours would be no line.
+      if (known[index - 1] == null && known[index + 1] == null) dots += `M${point}h.01`;
+      else path += `${known[index - 1] == null ? "M" : "L"}${point}`;
     });
+    if (dots) made.push(el("path", { class: "dot", d: dots }));
     if (!path) continue;
-    if (filled) made.push(el("path", { class: "area", d: `${path.replaceAll("h.1", "").replaceAll("M", "L").replace("L", "M")}L${last} 58L${first} 58z` }));
+    if (filled) {
+      const at = (index) => (index * step).toFixed(1);
+      const [first, last] = [known.findIndex((point) => point !== null), known.findLastIndex((point) => point !== null)];
+      made.push(el("path", { class: "area", d: `${path.replaceAll("M", "L").replace("L", "M")}L${at(last)} 58L${at(first)} 58z` }));
+    }
     made.push(el("path", { class: kind, d: path }));
   }
   svg.replaceChildren(...made);
