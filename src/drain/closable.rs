@@ -76,15 +76,16 @@ impl<S: Service> Service for Closable<S> {
         (*self.sockets.table.lock()).clone_from(&fds);
         // An error means that the sender is gone, and it is here.
         self.sockets.may_open.subscribe().wait_for(|may_open| *may_open).await.ok();
-        let closed = self.closed.clone();
         let mut closing = self.closed.clone();
+        let (close, closed) = watch::channel(false);
         tokio::select! {
             biased;
-            // Its listeners see it, too, and end by themselves. But the service is not to see that they have: Pingora's
-            // proxy would close the connections that are kept, and those just accepted, at once.
             _ = closing.wait_for(|closed| *closed) => {}
             () = self.service.start_service(fds, closed, listeners_per_fd) => {}
         }
+        // The listeners are told only now, when nobody waits for them any more, and end by themselves. Did the service see
+        // them end, Pingora's proxy would close the connections that are kept, and those just accepted, at once.
+        close.send_replace(true);
     }
 
     fn name(&self) -> &str {

@@ -1,5 +1,9 @@
 //! The order of an end, on tokio's paused clock.
 
+use async_trait::async_trait;
+use pingora::server::ListenFds;
+use pingora::services::Service;
+
 use super::*;
 
 async fn finish_after(drain: &Drain, grace_seconds: u64) -> (usize, Duration) {
@@ -68,4 +72,34 @@ async fn readiness_is_lost_by_a_stop_and_not_by_a_hand_over() {
     assert!(!drain.is_ready());
     drain.finish(Duration::ZERO).await;
     assert!(*drain.clients_closed().borrow() && !*drain.admin_closed().borrow());
+}
+
+/// A service that is told to close while it begins, and would end its connections when its listeners have.
+struct Hasty {
+    close: watch::Sender<bool>,
+    has_seen_the_end: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Service for Hasty {
+    async fn start_service(&mut self, _fds: Option<ListenFds>, mut closed: ShutdownWatch, _listeners_per_fd: usize) {
+        self.close.send_replace(true);
+        closed.wait_for(|closed| *closed).await.ok();
+        self.has_seen_the_end.store(true, Ordering::Relaxed);
+    }
+
+    fn name(&self) -> &'static str {
+        "hasty"
+    }
+}
+
+#[tokio::test]
+async fn a_service_never_sees_its_listeners_end_however_early_they_do() {
+    let (close, closed) = watch::channel(false);
+    let has_seen_the_end = Arc::new(AtomicBool::new(false));
+    let sockets = Sockets::default();
+    sockets.open();
+    let hasty = Hasty { close, has_seen_the_end: Arc::clone(&has_seen_the_end) };
+    Closable::new(hasty, closed, &sockets).start_service(None, watch::channel(false).1, 1).await;
+    assert!(!has_seen_the_end.load(Ordering::Relaxed));
 }
