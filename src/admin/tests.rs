@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::balance::{Balancer, Policy, Ties, Tried};
 use crate::config::{Config, of_text};
+use crate::journal::Placed;
 use crate::metrics::{FinishedRequest, Metrics, Outcome, RetryReason};
 use crate::prompt::{Demand, Endpoint};
 use crate::upstream::Live;
@@ -24,6 +25,7 @@ use crate::upstream::Live;
 /// A running admin service and what it shows.
 struct Running {
     address: SocketAddr,
+    live: Arc<Live>,
     balancer: Arc<Balancer>,
     metrics: Arc<Metrics>,
     shutdown: watch::Sender<bool>,
@@ -35,7 +37,7 @@ impl Running {
     fn start(config: Config) -> Self {
         let live = Arc::new(Live::new(config).unwrap());
         let (balancer, metrics) = (Arc::clone(live.balancer()), Arc::clone(live.metrics()));
-        let admin = Admin::new(Arc::new(Reloader::new(live, None)), Arc::default());
+        let admin = Admin::new(Arc::new(Reloader::new(Arc::clone(&live), None)), Arc::default());
 
         // The socket is bound here and handed over as in a restart, so that nobody else can take the port.
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -48,7 +50,7 @@ impl Running {
         let service = tokio::spawn(async move {
             service.start_service(Some(ListenFds::new(Mutex::new(sockets))), watch, 1).await;
         });
-        Self { address, balancer, metrics, shutdown, service }
+        Self { address, live, balancer, metrics, shutdown, service }
     }
 
     async fn get(&self, path: &str) -> Reply {
@@ -383,6 +385,47 @@ async fn a_body_that_nobody_asked_for_is_never_taken_as_a_request() {
         assert_eq!(reply.header("connection"), "close", "{reply:?}");
         assert!(!reply.body.contains("HTTP/1.1"), "a second answer: {reply:?}");
     }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_watcher_that_is_too_slow_is_told_how_much_it_has_missed() {
+    const PLACED: u64 = 5_000;
+    let running = Running::start(config());
+    let mut stream = TcpStream::connect(running.address).await.unwrap();
+    stream.write_all(b"GET /events HTTP/1.1\r\nHost: admin\r\n\r\n").await.unwrap();
+    let mut seen = Vec::new();
+    while !seen.windows(13).any(|piece| piece == b"event: recent") {
+        assert_ne!(stream.read_buf(&mut seen).await.unwrap(), 0);
+    }
+    // All at once: nobody reads meanwhile.
+    for number in 0..PLACED {
+        running.live.journal().placed(Placed {
+            request_id: number.to_string(),
+            attempt: 1,
+            tokens: Some(100),
+            standard_group: "short".into(),
+            group: "short".into(),
+            server: "a".into(),
+            reason: "standard",
+            waited_s: 0.0,
+            words: Vec::new(),
+        });
+    }
+    seen.clear();
+    let count = |seen: &[u8]| {
+        let text = String::from_utf8_lossy(seen).into_owned();
+        // A number that is not there as a whole counts with the next piece.
+        let whole = |rest: &str| rest.split_once('}').and_then(|(number, _)| number.parse::<u64>().ok());
+        let missed = text.split("{\"missed\":").skip(1).filter_map(whole);
+        (text.matches("event: placed").count() as u64, missed.sum::<u64>())
+    };
+    while count(&seen).0 + count(&seen).1 < PLACED {
+        assert_ne!(stream.read_buf(&mut seen).await.unwrap(), 0);
+    }
+    let (placed, missed) = count(&seen);
+    assert!(placed > 0 && missed > 0 && placed + missed == PLACED, "{placed} placed, {missed} missed");
+    drop(stream);
     running.stop().await;
 }
 

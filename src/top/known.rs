@@ -227,7 +227,7 @@ impl Known {
                     }
                     "recent" => {
                         for record in serde_json::from_str::<Vec<Record>>(&data).unwrap_or_default() {
-                            self.ended(record, now);
+                            self.ended(record, true, now);
                         }
                     }
                     "placed" => {
@@ -237,7 +237,7 @@ impl Known {
                     }
                     "ended" => {
                         if let Ok(record) = serde_json::from_str(&data) {
-                            self.ended(record, now);
+                            self.ended(record, false, now);
                         }
                     }
                     "lagged" => {
@@ -275,7 +275,7 @@ impl Known {
         });
     }
 
-    fn ended(&mut self, record: Record, now: Instant) {
+    fn ended(&mut self, record: Record, is_past: bool, now: Instant) {
         let known = self.decisions.iter_mut().find(|decision| decision.request_id == record.request_id);
         // The latest requests come again when a lost connection stands again.
         if known.as_ref().is_some_and(|decision| decision.outcome.is_some()) {
@@ -293,7 +293,8 @@ impl Known {
             decision.outcome = outcome;
             return;
         }
-        let Some(server) = record.server else { return };
+        // Else its line was there and is gone already.
+        let Some(server) = record.server.filter(|_| is_past) else { return };
         let home = record.redirected_from.or(record.group).unwrap_or_default();
         self.remember(Decision {
             request_id: record.request_id,

@@ -98,8 +98,8 @@ fn group_row(group: &Group, most: f64) -> Row<'static> {
     Row::new([
         Line::from(format!("≈ {}", group.name)).bold(),
         Line::from(bar(group.load_tokens / most)).fg(Color::Blue),
-        right(group.in_flight.to_string(), 9),
-        right(short(group.load_tokens), 8),
+        right(&group.in_flight.to_string(), 9),
+        right(&short(group.load_tokens), 8),
         Line::from(waiting),
     ])
 }
@@ -129,13 +129,13 @@ fn server_row(server: &Server, most: f64, status: &Status) -> Row<'static> {
     Row::new([
         Line::from(vec![Span::from(format!("  {sign} ")).fg(colour), Span::from(server.name.clone())]),
         Line::from(bar(server.load_tokens / most)).fg(Color::Cyan),
-        right(server.in_flight.to_string(), 9),
-        right(short(server.load_tokens), 8),
+        right(&server.in_flight.to_string(), 9),
+        right(&short(server.load_tokens), 8),
         Line::from(state),
     ])
 }
 
-fn right(text: String, width: usize) -> Line<'static> {
+fn right(text: &str, width: usize) -> Line<'static> {
     Line::from(format!("{text:>width$}"))
 }
 
@@ -157,7 +157,7 @@ fn class_colour(number: usize, count: usize) -> Color {
 }
 
 fn first_tokens(known: &Known) -> Table<'static> {
-    let time = |time: Option<f64>| right(time.map_or_else(|| "–".to_owned(), seconds), 8);
+    let time = |time: Option<f64>| right(&time.map_or_else(|| "–".to_owned(), seconds), 8);
     let ttft = known.ttft();
     let count = ttft.len();
     let rows = ttft.into_iter().enumerate().map(|(number, one)| {
@@ -167,7 +167,7 @@ fn first_tokens(known: &Known) -> Table<'static> {
             Line::from(name).fg(class_colour(number, count)),
             time(one.p50_s),
             time(one.p99_s),
-            right(one.answers.to_string(), 8),
+            right(&one.answers.to_string(), 8),
         ])
     });
     let widths = [Constraint::Fill(1), Constraint::Length(8), Constraint::Length(8), Constraint::Length(8)];
@@ -221,7 +221,7 @@ fn decisions_of(known: &Known, area: Rect) -> Table<'static> {
         };
         Row::new([
             Line::from(clock(decision.when)).style(SOFT),
-            right(length, 8).fg(colour(decision)),
+            right(&length, 8).fg(colour(decision)),
             Line::from(decision.server.clone()),
             Line::from(why),
             outcome,

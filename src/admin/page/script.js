@@ -178,6 +178,7 @@ const model = {
   opened: now(),
   status: null,
   classes: [{ name: "all", below: Infinity }],
+  crosses: false,      // whether requests of one group's length may go to another
   records: [],         // {at, tokens, ttft} of requests that are over, by their end
   lengths: [],         // {at, tokens} of requests, by their beginning
   crossings: [],       // {at, from, to}
@@ -231,9 +232,13 @@ function classify(data) {
     const below = data.policy.by_work?.long_from_tokens ?? longFrom(data.work);
     if (below) classes = [{ name: "short", below, learned: !data.policy.by_work?.long_from_tokens }, { name: "long", below: Infinity }];
   }
-  const changed = classes.length !== model.classes.length || classes.some((one, index) => one.name !== model.classes[index].name);
-  model.classes = classes;
-  if (changed) showClasses();
+  const before = model.classes;
+  const crosses = ranges.length > 1;
+  const isNew = classes.length !== before.length || crosses !== model.crosses || classes.some((one, index) => one.name !== before[index].name);
+  const isElsewhere = classes.some((one, index) => one.below !== before[index]?.below);
+  [model.classes, model.crosses] = [classes, crosses];
+  if (isNew) showClasses();
+  else if (isElsewhere && sea.histogram) showAxis();
 }
 
 /** How many tokens have the prefill from which on a request is long: floor + b n + d n^2 / 2 = seconds, solved for n. */
@@ -299,6 +304,8 @@ function ended(record, past) {
   }
   let decision = model.byId.get(record.request_id);
   if (!decision) {
+    // Placed before this page watched, or so long ago that its row is gone; only what no server got is new.
+    if (!past && record.server) return land(record.request_id);
     const home = record.redirected_from ?? record.group;
     decision = {
       id: record.request_id, when, tokens, home, group: record.redirected_from ? groupOf(record.server) : record.group,
@@ -341,6 +348,11 @@ const sea = {
   still: false,
   stacked: false,
 };
+
+/** A basin is never quite dry, or nobody would see that it is one; full, it leaves room for the words above. */
+const [DRY, FULL] = [0.06, 0.62];
+const waterline = (basin) => DRY + (FULL - DRY) * basin.level;
+
 
 const MOST_DOTS = 420;
 const LEAST_TOKENS = 16;
@@ -500,9 +512,6 @@ function whereIs(flight, at) {
   return { x: over.x + (rest.x - over.x) * s + sway, y: over.y + (rest.y - over.y) * s - arch };
 }
 
-/** A basin is never quite dry, or nobody would see that it is one. */
-const waterline = (basin) => 0.07 + 0.8 * basin.level;
-
 let drawnAt = 0;
 function draw() {
   const at = now();
@@ -602,7 +611,7 @@ function drawWater(pen, colours, basin, at) {
   pen.globalAlpha = 0.28;
   pen.lineWidth = 1;
   for (const mark of [0.25, 0.5, 0.75, 1]) {
-    const my = y + h * (1 - 0.07 - 0.8 * mark);
+    const my = y + h * (1 - DRY - (FULL - DRY) * mark);
     pen.beginPath();
     pen.moveTo(x + w - (mark === 0.5 || mark === 1 ? 12 : 7), my);
     pen.lineTo(x + w - 2, my);
@@ -684,8 +693,11 @@ function drawDots(pen, colours, at) {
   }
 }
 
+/** Waves alone need no sixty pictures a second. */
+let frames = 0;
 function animate() {
-  if (!sea.still) draw();
+  frames += 1;
+  if (!sea.still && (model.flights.size > 0 || frames % 3 === 0)) draw();
   requestAnimationFrame(animate);
 }
 
@@ -702,7 +714,7 @@ const SIGNS = {
 const cards = new Map();
 
 function shape(data) {
-  return JSON.stringify(data.groups.map((group) => [group.name, group.servers.map((server) => server.name)]));
+  return JSON.stringify([model.crosses, data.groups.map((group) => [group.name, group.servers.map((server) => server.name)])]);
 }
 
 function showServers(data) {
@@ -736,7 +748,8 @@ function build(data) {
   for (const basin of sea.basins.values()) basin.gone = true;
   const nodes = [];
   data.groups.forEach((group, index) => {
-    if (index > 0) {
+    if (index > 0 && !model.crosses) nodes.push(el("div", { class: "dam" }));
+    if (index > 0 && model.crosses) {
       const before = data.groups[index - 1].name;
       const text = el("span");
       nodes.push(el("div", { class: "gate", "data-before": before, "data-after": group.name }, text));
@@ -747,7 +760,7 @@ function build(data) {
     const gauge = el("span", { class: "gauge", title: "Full scale, in tokens of load, for all basins" });
     const range = data.policy.buckets.length > 1 ? rangeOf(group, index === data.groups.length - 1) : plural(group.servers.length, "server", "servers");
     const water = el("div", { class: "water" }, el("h3", {}, group.name, el("small", {}, range)), el("p", { class: "reading" }, flight, " ", load), gauge);
-    gauge.style.top = "13%";
+    gauge.style.top = `${100 * (1 - FULL)}%`;
     const list = el("div", { class: "servers", role: "list" });
     for (const server of group.servers) list.append(card(server.name));
     nodes.push(el("article", { class: "basin", "data-group": group.name, "aria-label": `Group ${group.name}` }, water, list));
@@ -918,7 +931,7 @@ function showFacts(data) {
 
 function showClasses() {
   const legend = model.classes.map((one, index) => el("li", {}, el("i", { "--mark": `var(${colourOf(index)})` }), one.name));
-  legend.push(el("li", {}, el("i", { class: "ring", "--mark": "var(--crossing)" }), "crossing to another group"));
+  if (model.crosses) legend.push(el("li", {}, el("i", { class: "ring", "--mark": "var(--crossing)" }), "crossing to another group"));
   $("legend").replaceChildren(...legend);
   $("ttft").replaceChildren(...model.classes.map((one, index) => {
     const spark = el("svg", { class: "spark", viewBox: "0 0 300 60", preserveAspectRatio: "none", "aria-hidden": "true" });
@@ -998,21 +1011,21 @@ function curve(svg, lines, height, filled = false) {
   const made = [el("line", { class: "rule", x1: 0, x2: 300, y1: 58, y2: 58 })];
   for (const [values, kind] of lines) {
     let path = "";
-    let open = false;
-    let first = null;
-    let last = 0;
-    values.forEach((value, index) => {
-      if (value === undefined) { open = false; return; }
-      const x = (index * step).toFixed(1);
-      const y = height(value).toFixed(1);
-      // A single point is drawn, too.
-      path += open ? `L${x} ${y}` : `M${x} ${y}h.1`;
-      first ??= x;
-      last = x;
-      open = true;
+    let dots = "";
+    const known = values.map((value, index) => (value === undefined ? null : `${(index * step).toFixed(1)} ${height(value).toFixed(1)}`));
+    known.forEach((point, index) => {
+      if (point === null) return;
+      // A point without neighbours would be no line.
+      if (known[index - 1] == null && known[index + 1] == null) dots += `M${point}h.01`;
+      else path += `${known[index - 1] == null ? "M" : "L"}${point}`;
     });
+    if (dots) made.push(el("path", { class: "dot", d: dots }));
     if (!path) continue;
-    if (filled) made.push(el("path", { class: "area", d: `${path.replaceAll("h.1", "").replaceAll("M", "L").replace("L", "M")}L${last} 58L${first} 58z` }));
+    if (filled) {
+      const at = (index) => (index * step).toFixed(1);
+      const [first, last] = [known.findIndex((point) => point !== null), known.findLastIndex((point) => point !== null)];
+      made.push(el("path", { class: "area", d: `${path.replaceAll("M", "L").replace("L", "M")}L${at(last)} 58L${at(first)} 58z` }));
+    }
     made.push(el("path", { class: kind, d: path }));
   }
   svg.replaceChildren(...made);
