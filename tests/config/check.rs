@@ -134,7 +134,7 @@ fn a_plain_policy_needs_no_ranges() {
 
 #[test]
 fn a_policy_beside_the_one_in_force_is_another_one_and_needs_what_it_needs() {
-    let check = |policy: &str| check_text(&format!("groups: [{{name: a, servers: [x:1]}}]\npolicy: {{{policy}}}\n"));
+    let check = |policy: &str| check_text(format!("groups: [{{name: a, servers: [x:1]}}]\npolicy: {{{policy}}}\n"));
     let checked = check("shadow: reference_plain, session_header: X-Session");
     assert_eq!((checked.code, checked.stderr.as_str()), (Some(0), ""));
     assert!(

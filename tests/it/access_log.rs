@@ -83,7 +83,7 @@ async fn a_line_says_what_was_asked_where_it_went_and_how_it_ended() {
         assert!(line["rejected"].is_string(), "{line}");
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(!text.to_lowercase().contains("secret"), "{text}");
-        let written = [&*"result=\"written\""];
+        let written = ["result=\"written\""];
         assert_eq!(tidegate.metric("tidegate_access_log_lines_total", &written).await, 3.0);
     }
 }
