@@ -25,6 +25,8 @@ mod edges; // what browsers and servers are told: CORS, forwarded headers
 mod engine; // what real servers do when their engine hangs, dies or shuts down
 mod engines; // what engines are asked, and what becomes of it
 mod estimate; // how much a request counts
+#[cfg(feature = "exact-tokens")]
+mod exact; // prompts that are counted by the model's own tokenizer
 mod explain; // why a request would go where it would go
 mod harness; // the support module itself, without Tidegate
 mod headers; // header fields in both directions, and the framing of responses
