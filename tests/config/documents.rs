@@ -1,4 +1,5 @@
-//! What `docs/operations.md` and the README say, compared with the program: keys, defaults, errors, metrics.
+//! What `docs/operations.md`, the README, the dashboard and the rules say, compared with the program: keys, defaults,
+//! errors, metrics.
 //!
 //! A default is compared by what it does: a configuration in which it is written must be the one in which it is not.
 
@@ -31,6 +32,10 @@ const NO_LIMITS: [&str; 17] = [
 
 /// What only buckets are tuned by.
 const OF_BUCKETS: [&str; 3] = ["policy.affinity_strength", "policy.redirect_threshold", "policy.sensitivity"];
+
+const DASHBOARD: &str = "conf/grafana/tidegate.json";
+const RULES: &str = "conf/prometheus/rules.yaml";
+const RULE_TESTS: [&str; 2] = ["conf/prometheus/rules_test.yaml", "conf/prometheus/rules_week_test.yaml"];
 
 /// Values of every kind of limit. One of them is not the default of a key.
 const OTHERS: [&str; 6] = ["7", "7s", "70ms", "7KiB", "0.25", "9"];
@@ -225,7 +230,7 @@ fn every_metric_that_is_named_exists() {
         let suffixes = ["", "_total", "_bucket", "_sum", "_count"];
         suffixes.iter().any(|suffix| name.strip_suffix(suffix).is_some_and(|name| known.contains(name)))
     };
-    for file in ["docs/operations.md", "README.md"] {
+    for file in ["docs/operations.md", "README.md", DASHBOARD, RULES].into_iter().chain(RULE_TESTS) {
         let text = document(file);
         for name in words(&text).filter(|word| word.starts_with("tidegate_")) {
             let name = name.split('{').next().unwrap();
@@ -240,4 +245,50 @@ fn every_metric_that_is_named_exists() {
     for (name, _) in short {
         assert!(name.starts_with("tidegate_") || exists(&format!("tidegate_{name}")), "{name}");
     }
+}
+
+/// The names in a text that rules give: `job:tidegate_requests:error_ratio_rate5m`.
+fn recorded_names(text: &str) -> BTreeSet<&str> {
+    let names = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'));
+    names.filter(|name| name.contains(":tidegate_") || name.starts_with("tidegate:")).collect()
+}
+
+#[test]
+fn every_recorded_series_that_is_used_is_recorded() {
+    let rules = document(RULES);
+    let recorded: BTreeSet<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- record: ")).collect();
+    assert!(recorded.len() > 10, "{recorded:?}");
+    for file in ["docs/operations.md", DASHBOARD, RULES].into_iter().chain(RULE_TESTS) {
+        let text = document(file);
+        let unknown: Vec<_> = recorded_names(&text).difference(&recorded).copied().collect();
+        assert!(unknown.is_empty(), "{file}: {unknown:?}");
+    }
+}
+
+#[test]
+fn every_alert_points_to_what_to_do() {
+    let operations = document("docs/operations.md");
+    let headings = operations.lines().filter_map(|line| line.strip_prefix("##")).map(|line| {
+        let heading = line.trim_start_matches('#').trim().to_lowercase();
+        heading.replace(' ', "-").replace(|c: char| !(c.is_alphanumeric() || c == '-'), "")
+    });
+    let sections: BTreeSet<String> = headings.collect();
+    let rules = document(RULES);
+    for alert in rules.split("      - alert: ").skip(1) {
+        let name = alert.lines().next().unwrap();
+        for key in ["expr:", "for:", "severity:", "annotations:"] {
+            assert!(alert.contains(&format!(" {key} ")) || alert.contains(&format!(" {key}\n")), "{name}: {key}");
+        }
+        if alert.contains("annotations: *") {
+            continue; // those of the alert before
+        }
+        assert!(alert.contains(" summary: ") && alert.contains(" description: "), "{name}");
+        let runbook = alert.split_once(" runbook: docs/operations.md#").unwrap_or_else(|| panic!("{name}: no runbook"));
+        let section = runbook.1.lines().next().unwrap();
+        assert!(sections.contains(section), "{name}: no section {section}");
+    }
+    // Each is in the table, and nothing else.
+    let in_table: BTreeSet<String> = table(&operations, "### Alerts").iter().flat_map(|row| quoted(&row[0])).collect();
+    let in_rules = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).map(str::to_owned).collect();
+    assert_eq!(in_table, in_rules);
 }
