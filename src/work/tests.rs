@@ -73,7 +73,7 @@ fn where_there_can_be_no_more_lanes_a_prompt_that_waits_out_of_proportion_borrow
         assert!(
             arrive(&mut dispatcher, 2, 40_000, 0.0).is_empty() && arrive(&mut dispatcher, 3, 40_000, 0.0).is_empty()
         );
-        let patience_s = 6.0 * LLAMA3_8B_A100.prefill_s(40_000, 0);
+        let patience_s = 7.0 * LLAMA3_8B_A100.prefill_s(40_000, 0);
         let wakeups = std::iter::from_fn(|| {
             let at_s = dispatcher.next_wakeup_s().filter(|at_s| *at_s < 60.0)?;
             dispatcher.tick(at_s);
