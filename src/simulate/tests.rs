@@ -44,6 +44,15 @@ fn a_wrong_belief_does_little_harm() {
     }
 }
 
+// One lane of two servers is too little for the long prompts of this traffic.
+#[test]
+fn with_few_servers_long_prompts_do_not_wait_for_ever() {
+    let study = simulate(plan(&["reference_bucket", "lanes"], 2, LLAMA3_8B_A100), Mix::Steady);
+    let (before, after) = (study.summary(0, 0), study.summary(0, 1));
+    assert!(after.ttft.mean < 0.9 * before.ttft.mean, "{before:?} {after:?}");
+    assert!(after.latency.mean < before.latency.mean, "{before:?} {after:?}");
+}
+
 // Short prompts, long answers: what waits is other prompts' prefill, and little of it.
 #[test]
 fn where_hardly_anything_waits_first_tokens_come_no_later_than_with_the_example() {

@@ -118,9 +118,12 @@ impl Dispatcher {
         let overdue_s = self.hold.oldest()?.since_s + self.limits.max_wait_s;
         let unseen_s = self.unseen.peek().map(|Reverse((due, _))| due.0);
         let adapt_s = self.hold.turn_since_s().and_then(|since_s| self.policy.next_change_s(since_s));
+        let patience_s = |held: &Held| self.policy.patience_ends_s(held.since_s, held.prefill_s);
+        // Once it has ended, something has to happen besides.
+        let patience_s = self.hold.next_turns().filter_map(patience_s).filter(|at_s| *at_s > self.now_s);
         // A cache that others had filled may count as free again.
         let stale_s = self.fleet.stale_at_s(self.now_s);
-        Some(unseen_s.into_iter().chain(adapt_s).chain(stale_s).fold(overdue_s, f64::min))
+        Some(unseen_s.into_iter().chain(adapt_s).chain(patience_s).chain(stale_s).fold(overdue_s, f64::min))
     }
 
     /// What a request would cost on each server, and which of them it may go to. To explain a decision, ask right before
@@ -136,7 +139,7 @@ impl Dispatcher {
     pub fn would_become(&mut self, request: &Request, now_s: f64) -> Option<Outcome> {
         let id = request.id;
         let may_hold = self.hold.has_room(request.body_bytes, &self.limits);
-        let holding = if may_hold { Holding::Allowed } else { Holding::Over };
+        let holding = if may_hold { Holding::Allowed { waited_s: 0.0 } } else { Holding::Over };
         match decide(&self.fleet, &mut *self.policy, request, holding, self.now_s.max(now_s)) {
             Decision::Assign { server, reason } => Some(Outcome::Assigned { id, server, reason }),
             Decision::Wait(_) if may_hold => None,
@@ -175,7 +178,7 @@ impl Dispatcher {
         // Whoever waits for a lane that this arrival brings (a larger share of long work) comes first.
         self.settle();
         let may_hold = self.hold.has_room(request.body_bytes, &self.limits);
-        let holding = if may_hold { Holding::Allowed } else { Holding::Over };
+        let holding = if may_hold { Holding::Allowed { waited_s: 0.0 } } else { Holding::Over };
         match decide(&self.fleet, &mut *self.policy, &request, holding, self.now_s) {
             Decision::Assign { server, reason } => self.assign(&request, server, reason),
             Decision::Wait(waits_for) if may_hold => {
@@ -281,7 +284,8 @@ impl Dispatcher {
     fn place_held(&mut self, waits_for: WaitsFor) {
         while let Some(held) = self.hold.next(waits_for) {
             let id = held.request.id;
-            match decide(&self.fleet, &mut *self.policy, &held.request, Holding::Allowed, self.now_s) {
+            let holding = Holding::Allowed { waited_s: self.now_s - held.since_s };
+            match decide(&self.fleet, &mut *self.policy, &held.request, holding, self.now_s) {
                 Decision::Assign { server, reason } => self.release(id, server, reason),
                 Decision::Wait(WaitsFor::Turn) if waits_for == WaitsFor::Server => {
                     self.hold.now_waits_for(id, WaitsFor::Turn);

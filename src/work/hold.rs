@@ -176,6 +176,12 @@ impl Hold {
         self.turns_by_age.first().map(|(since, _)| since.0)
     }
 
+    /// The first of every line of those that wait for their turn.
+    pub(super) fn next_turns(&self) -> impl Iterator<Item = &Held> {
+        let lines = self.lines.iter().filter(|(key, _)| key.waits_for == WaitsFor::Turn);
+        lines.filter_map(|(_, line)| line.order.first()).map(|(_, id)| &self.held[id])
+    }
+
     /// Begins a round of asking: no line is known to be blocked.
     pub(super) fn begin_round(&mut self) {
         self.round += 1;

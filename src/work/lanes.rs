@@ -5,7 +5,9 @@
 //!
 //! - a **long** request goes to the cheapest lane that is free: no unfinished long prefill, and room in the KV cache; while
 //!   there is none it is held. (In an engine without room it would stand in front of everything that comes after it.) One that
-//!   may go to no lane (it was tried there, or is too long for them) goes to the cheapest other server at once;
+//!   may go to no lane (it was tried there, or is too long for them) goes to the cheapest other server at once. Where all servers
+//!   but one are lanes there can be no more of them, however much long work there is: then a prompt that has waited for seven
+//!   times its prefill borrows the last server;
 //! - a **short** one goes where it costs least, a lane being charged with the risk that a long prefill comes and stalls it.
 //!
 //! Without long requests the risk is zero, and this is least work.
@@ -16,6 +18,16 @@ use super::lane_choice::choose;
 use super::lane_count::LaneCount;
 use super::policy::{Holding, Policy, Verdict};
 use super::request::Request;
+use super::server::Prefers;
+
+/// A held request that has waited for so many times its prefill may borrow the last server that is no lane. Short requests
+/// pay for it with about that prefill, so that the shortest of the long ones get there first, and only when their wait is out of
+/// proportion.
+///
+/// Of what was measured where it matters most (Azure's chat with Mooncake's long prompts, four servers, load 0.95): against the
+/// example's buckets the p99 of short requests falls by 95 % without this, 85 % with 7, 76 % with 4; the mean of long ones rises
+/// by 131, 68 and 44 %.
+const PATIENCE_PREFILLS: f64 = 7.0;
 
 /// See the module.
 #[derive(Debug)]
@@ -68,11 +80,15 @@ impl Lanes {
         // While long prompts are held most lanes have one, and this is asked at every event: so that comes first.
         let idle = lanes().filter(|lane| fleet.book.sums(*lane).waiting_long == 0);
         let free = idle.filter(|lane| costs.fits(*lane) && fleet.takes(*lane) && fleet.suits(*lane, request));
+        let may_hold = matches!(holding, Holding::Allowed { .. });
         if let Some(server) = cheapest(fleet, free.map(priced)) {
             return Verdict::Assign { server, reason: "lane" };
         }
+        if let Some(server) = self.to_borrow(fleet, request, costs, holding) {
+            return Verdict::Assign { server, reason: "borrowed" };
+        }
         let mut suitable = lanes().filter(|lane| fleet.suits(*lane, request)).peekable();
-        if holding == Holding::Allowed && suitable.peek().is_some() {
+        if may_hold && suitable.peek().is_some() {
             return Verdict::Hold;
         }
         // Rather behind another long prompt than in front of many short ones.
@@ -81,6 +97,24 @@ impl Lanes {
         let beside = || cheapest(fleet, fleet.candidates(request).map(priced));
         let found = found.or_else(|| beside().map(|server| (server, "off_lane")));
         found.map_or(Verdict::Hold, |(server, reason)| Verdict::Assign { server, reason })
+    }
+
+    /// The last server that is no lane, when a request has waited for so long that it may have it.
+    ///
+    /// Whole servers are lanes, and at least one is none, so that few servers can have too few lanes for the long work there is:
+    /// with two of them one for what needs 1.6, say. What is held would wait longer and longer.
+    fn to_borrow(&self, fleet: &Fleet, request: &Request, costs: &Costs<'_>, holding: Holding) -> Option<usize> {
+        let Holding::Allowed { waited_s } = holding else { return None };
+        // Who says how many lanes there are to be means it, and who marks a server for short prompts, too.
+        if self.count.is_pinned() || self.lanes.len() + 1 != fleet.up_count() {
+            return None;
+        }
+        if waited_s < PATIENCE_PREFILLS * fleet.least_prefill(request).nominal_s {
+            return None;
+        }
+        let last = fleet.candidates(request).find(|server| !self.is_lane(*server))?;
+        let is_free = fleet.book.sums(last).waiting_long == 0 && costs.fits(last);
+        (is_free && fleet.traits(last).prefers != Some(Prefers::Short)).then_some(last)
     }
 }
 
@@ -110,6 +144,10 @@ impl Policy for Lanes {
 
     fn next_change_s(&self, held_since_s: f64) -> Option<f64> {
         self.count.next_addition_s(held_since_s)
+    }
+
+    fn patience_ends_s(&self, held_since_s: f64, prefill_s: f64) -> Option<f64> {
+        (!self.count.is_pinned()).then_some(held_since_s + PATIENCE_PREFILLS * prefill_s)
     }
 
     /// The risk that a long prefill comes and stalls a short request's stream.

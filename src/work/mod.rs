@@ -29,7 +29,8 @@
 //! # Invariants
 //!
 //! - The sums of a server are those of its active requests, and exactly zero when it is idle.
-//! - Nothing is held while a lane is free for the next in order, nor with one server up that takes requests; a server that is not up, is
+//! - Nothing is held while a lane is free for the next in order, nor, where all servers but one are lanes, for longer than seven times
+//!   its prefill while the last one has room and no long prefill, nor with one server up that takes requests; a server that is not up, is
 //!   closed, was tried, or is too small gets nothing.
 //! - Memory is bounded by the requests that are active or held, and by constants.
 //! - A decision costs a few nanoseconds per server and nothing per active request.

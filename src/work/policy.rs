@@ -20,10 +20,13 @@ pub enum Verdict {
 }
 
 /// Whether a request may still be held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Holding {
     /// It may.
-    Allowed,
+    Allowed {
+        /// For how long it has been held; 0 when it has just come.
+        waited_s: f64,
+    },
     /// There is no room, or it has waited for too long: it has to go somewhere if any server is up.
     Over,
 }
@@ -41,6 +44,11 @@ pub trait Policy: std::fmt::Debug + Send {
 
     /// When time alone will make [`adapt`](Self::adapt) change something for requests that are held since then.
     fn next_change_s(&self, _held_since_s: f64) -> Option<f64> {
+        None
+    }
+
+    /// When time alone may let a request go somewhere that is held since then; `prefill_s`: its least prefill when it came.
+    fn patience_ends_s(&self, _held_since_s: f64, _prefill_s: f64) -> Option<f64> {
         None
     }
 

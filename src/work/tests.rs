@@ -66,6 +66,34 @@ fn without_long_work_a_few_streams_less_are_not_worth_a_prompt_that_waits() {
 }
 
 #[test]
+fn where_there_can_be_no_more_lanes_a_prompt_that_waits_out_of_proportion_borrows_the_last_server() {
+    let places = |mut dispatcher: Dispatcher| {
+        // The lane has a prefill that does not end, so that the next ones are held: 40,000 tokens take 5.2 s.
+        assert_eq!(arrive(&mut dispatcher, 1, LONG, 0.0), [(1, 1)]);
+        assert!(
+            arrive(&mut dispatcher, 2, 40_000, 0.0).is_empty() && arrive(&mut dispatcher, 3, 40_000, 0.0).is_empty()
+        );
+        let patience_s = 7.0 * LLAMA3_8B_A100.prefill_s(40_000, 0);
+        let wakeups = std::iter::from_fn(|| {
+            let at_s = dispatcher.next_wakeup_s().filter(|at_s| *at_s < 60.0)?;
+            dispatcher.tick(at_s);
+            Some((at_s, assigned(&mut dispatcher)))
+        });
+        let placed: Vec<_> = wakeups.take(100).filter(|(_, placed)| !placed.is_empty()).collect();
+        assert!(placed.iter().all(|(at_s, _)| (at_s - patience_s).abs() < 1e-6), "{placed:?}");
+        placed.into_iter().flat_map(|(_, placed)| placed).collect::<Vec<_>>()
+    };
+    // One of them: the last server has one long prefill at a time, too.
+    assert_eq!(places(lanes(2)), [(2, 0)]);
+    let prefers =
+        |prefers| ServerSpec { traits: ServerTraits { prefers, ..ServerTraits::default() }, ..ServerSpec::default() };
+    let servers = [prefers(Some(Prefers::Short)), prefers(None)];
+    let settings = Settings { profile: LLAMA3_8B_A100, hold: HoldLimits::default(), long_from_tokens: None };
+    assert_eq!(places(Dispatcher::of_servers(&servers, settings, Box::new(Lanes::new(None)))), []);
+    assert_eq!(places(dispatcher(2, Lanes::new(Some(1)))), []);
+}
+
+#[test]
 fn ties_rotate() {
     let mut dispatcher = dispatcher(3, LeastWork);
     let mut server_of = |id: u64| {
