@@ -84,6 +84,9 @@ fn with(key: &str, value: &str) -> Value {
         let (name, is_list) = part.strip_suffix("[]").map_or((part, false), |name| (name, true));
         place = &mut place[name];
         if is_list {
+            if place.is_null() {
+                *place = json!([{}]);
+            }
             place = &mut place[0];
         }
     }
