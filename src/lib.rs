@@ -15,15 +15,16 @@
 //! # Who may know whom
 //!
 //! ```text
-//! main -> app -> proxy  -> access, prompt, balance, metrics, queue, upstream, health, engines, drain, tls
+//! main -> app -> proxy  -> access, prompt, balance, metrics, queue, upstream, health, engines, drain, tls,
+//!                          journal, explain, shadow
 //!                health -> upstream, metrics, tls      (upstream keeps each server's record)
 //!                engines -> upstream, metrics, prompt, tls (upstream keeps each engine's report)
 //!                explain -> balance, prompt, upstream
 //!                admin  -> explain, balance, metrics, queue, upstream, drain, reload, journal
 //!                reload -> discovery, upstream, config
 //!                discovery -> upstream, config
-//!                upstream (what is in force) -> access, balance, metrics, queue, config, health and engines
-//!                                              (their records)
+//!                upstream (what is in force) -> access, balance, metrics, queue, config, journal, shadow, health
+//!                                              and engines (their records)
 //!                shadow -> balance          (another policy beside the one in force)
 //!                queue  -> balance, metrics
 //!                drain  -> upstream         (how long an end may take)

@@ -33,6 +33,7 @@ struct ByWorkStatus {
     image_tokens: u64,
     audio_tokens: u64,
     video_tokens: u64,
+    prefix_memory_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -172,7 +173,7 @@ impl PolicyStatus {
 
 impl ByWorkStatus {
     fn of(by_work: &ByWork) -> Self {
-        let ByWork { kind, profile, long_from_tokens, hold, media } = by_work;
+        let ByWork { kind, profile, long_from_tokens, hold, media, prefix_bytes } = by_work;
         Self {
             lanes: if let WorkKind::Lanes { count } = kind { *count } else { None },
             long_from_tokens: *long_from_tokens,
@@ -183,6 +184,7 @@ impl ByWorkStatus {
             image_tokens: media.image_tokens,
             audio_tokens: media.audio_tokens,
             video_tokens: media.video_tokens,
+            prefix_memory_bytes: *prefix_bytes,
         }
     }
 }

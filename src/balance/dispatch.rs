@@ -128,6 +128,7 @@ impl Dispatch {
         let other = (self.kind != policy.kind).then(|| policy.policy());
         self.kind = policy.kind;
         self.dispatcher.reconfigure(policy.settings(), other, (self.clock)());
+        self.dispatcher.set_prefix_memory(policy.prefix_bytes);
     }
 
     /// Puts other servers, or other traits of them in place. What runs stays in the book.

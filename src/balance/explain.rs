@@ -1,7 +1,12 @@
 //! Why a request would go where it would go, without sending it.
 
-use super::{Load, Placement, Unavailable, Usage};
-use crate::work::Explained;
+use std::collections::HashMap;
+
+use super::dispatch::{Decision, Dispatch};
+use super::state::{State, too_long, unavailable};
+use super::{Load, Placement, Policy, Topology, Tried, Unavailable, Usage};
+use crate::prompt::Demand;
+use crate::work::{Explained, Rejection};
 
 /// What would become of a request now, and why.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,4 +90,92 @@ pub struct ExplainedServer {
     pub obstacle: Option<&'static str>,
     /// What it would cost there, by work.
     pub work: Option<Explained>,
+}
+
+impl State {
+    pub(super) fn explain(&mut self, demand: &Demand, tried: &Tried) -> Explanation {
+        let load = self.policy.load_of(demand);
+        let (verdict, costs) = match &mut self.dispatch {
+            Some(dispatch) => self::verdict_by_work(dispatch, &self.topology, demand, tried),
+            None => {
+                (self.find_by_load(load, tried).map_or_else(WouldBe::Not, |found| self.would_be(found)), Vec::new())
+            }
+        };
+        let costs: HashMap<usize, Explained> = costs.into_iter().collect();
+        let cost_of = |server: usize| costs.get(&server).copied();
+        let server = |server: usize| {
+            let (usage, admission, work) = (self.ledger.server(server), self.ledger.admission(server), cost_of(server));
+            let obstacle = match work.and_then(|cost| cost.obstacle) {
+                Some(obstacle) => Some(obstacle.label()),
+                None if !admission.is_open => Some("out"),
+                None if !admission.admits(usage, load) => Some("full"),
+                None if tried.contains(server) => Some("tried"),
+                None => None,
+            };
+            ExplainedServer { server, group: self.topology.group_of(server).unwrap_or(0), usage, obstacle, work }
+        };
+        let long_from_s = self.dispatch.as_ref().map(Dispatch::long_from_s);
+        Explanation {
+            policy: self.policy.name(),
+            prompt_tokens: demand.prompt_tokens(),
+            load,
+            verdict,
+            groups: self.explained_groups(load),
+            servers: self.topology.servers().map(server).collect(),
+            held: self.dispatch.as_ref().map_or(0, Dispatch::held),
+            long_from_s,
+        }
+    }
+
+    fn would_be(&self, (server, standard_group, placement): (usize, usize, Placement)) -> WouldBe {
+        let group = self.topology.group_of(server).unwrap_or(standard_group);
+        WouldBe::On { server, group, standard_group, placement, reason: placement.label() }
+    }
+
+    fn explained_groups(&self, load: Load) -> Vec<ExplainedGroup> {
+        let buckets = match &*self.policy {
+            Policy::ReferenceBucket(buckets) => Some(buckets),
+            Policy::ReferencePlain | Policy::ByWork(_) => None,
+        };
+        let standard = buckets.map(|buckets| buckets.standard(load.tokens()));
+        let load_of = |group: usize| self.drawing_load(group);
+        let crossing = |group: usize| {
+            let (buckets, standard) = (buckets?, standard?);
+            buckets.is_neighbour(standard, group).then(|| {
+                let (gap, affinity) =
+                    (buckets.gap(load_of(group), load_of(standard)), buckets.affinity(group, load.tokens()));
+                Crossing { gap, affinity, score: gap * affinity, threshold: buckets.tuning().threshold }
+            })
+        };
+        let group = |group: usize| ExplainedGroup {
+            usage: self.ledger.group(group),
+            is_live: self.is_live(group),
+            is_standard: standard == Some(group),
+            crossing: crossing(group),
+        };
+        (0..self.topology.groups().len()).map(group).collect()
+    }
+}
+
+/// What the dispatcher would do with a request, and what it would cost on each server, by number.
+fn verdict_by_work(
+    dispatch: &mut Dispatch,
+    topology: &Topology,
+    demand: &Demand,
+    tried: &Tried,
+) -> (WouldBe, Vec<(usize, Explained)>) {
+    let (decision, costs) = dispatch.explain(demand, tried);
+    let verdict = match decision {
+        Some(Decision::Server { server, reason }) => {
+            let group = topology.group_of(server).unwrap_or(0);
+            WouldBe::On { server, group, standard_group: group, placement: Placement::Standard, reason }
+        }
+        None => WouldBe::Held,
+        Some(Decision::Not(Rejection::TooLong { max_model_len })) => match too_long(demand, max_model_len) {
+            Some(smaller) => return verdict_by_work(dispatch, topology, &smaller, tried),
+            None => WouldBe::Not(unavailable(Rejection::TooLong { max_model_len }, demand)),
+        },
+        Some(Decision::Not(why)) => WouldBe::Not(unavailable(why, demand)),
+    };
+    (verdict, costs)
 }

@@ -65,6 +65,7 @@ mod lease;
 mod load;
 mod pick;
 mod policy;
+mod state;
 mod topology;
 
 #[cfg(test)]
@@ -77,17 +78,18 @@ use parking_lot::Mutex;
 
 pub use admission::Admission;
 pub use bucket::{Bucket, BucketChoice, BucketError, Buckets, Candidate, Neighbours, RedirectTuning};
+use dispatch::Dispatch;
 pub use dispatch::{Clock, LearnedEngine, WorkOnServer, WorkSnapshot};
-use dispatch::{Decision, Dispatch};
 pub use explain::{Crossing, ExplainedGroup, ExplainedServer, Explanation, WouldBe};
 pub use lease::{Lease, Length, Placement, Progress};
 use load::Ledger;
 pub use load::{Load, Usage};
 pub use pick::{Ties, Tried};
 pub use policy::{ByWork, Policy, WorkKind};
+use state::{Asked, Place, State, unavailable};
 pub use topology::{Topology, TopologyError};
 
-use crate::prompt::{Demand, Work};
+use crate::prompt::Demand;
 use crate::work::{EngineState, Observation, Rejection, RequestId, ServerTraits};
 
 /// Chooses servers and counts what runs on them.
@@ -96,33 +98,6 @@ pub struct Balancer {
     /// Called when a server may have become able to take a request.
     capacity_came: OnceLock<Box<dyn Fn() + Send + Sync>>,
     clock: Clock,
-}
-
-struct State {
-    topology: Arc<Topology>,
-    policy: Arc<Policy>,
-    ties: Ties,
-    ledger: Ledger,
-    /// Only when the policy is one by work.
-    dispatch: Option<Dispatch>,
-    /// Requests that are held: what each weighs.
-    held: HashMap<RequestId, Load>,
-    /// What was decided of requests that were held, until it is taken.
-    decided: Vec<(RequestId, Result<Place, Rejection>)>,
-}
-
-/// A place on a server that is counted already.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    server: usize,
-    group: usize,
-    standard_group: usize,
-    placement: Placement,
-    reason: &'static str,
-    load: Load,
-    length: Length,
-    /// What the dispatcher calls the request.
-    request: Option<RequestId>,
 }
 
 /// What a request gets that asks for a place.
@@ -458,336 +433,6 @@ impl Balancer {
         if let Some(call) = self.capacity_came.get() {
             call();
         }
-    }
-}
-
-/// What [`State::place`] says.
-enum Asked {
-    Now(Place),
-    Held(RequestId),
-    Not(Unavailable),
-}
-
-impl State {
-    /// Chooses a server and counts the request there.
-    fn place(&mut self, demand: &Demand, tried: &Tried) -> Asked {
-        let load = self.policy.load_of(demand);
-        if let Policy::ByWork(_) = &*self.policy {
-            return self.place_by_work(demand, load, tried);
-        }
-        match self.find_by_load(load, tried) {
-            Ok((server, standard_group, placement)) => {
-                Asked::Now(self.book(server, standard_group, placement, load, None))
-            }
-            Err(why) => Asked::Not(why),
-        }
-    }
-
-    /// Chooses a server by a policy of the example: the server, the group that the length is for, and why it is where it is.
-    fn find_by_load(&self, load: Load, tried: &Tried) -> Result<(usize, usize, Placement), Unavailable> {
-        match &*self.policy {
-            Policy::ReferenceBucket(buckets) => self.place_by_length(buckets, load, tried),
-            Policy::ReferencePlain | Policy::ByWork(_) => self.least_loaded_of_all(load, tried).map(|server| {
-                let group = self.topology.group_of(server).unwrap_or(0);
-                (server, group, Placement::Standard)
-            }),
-        }
-    }
-
-    fn explain(&mut self, demand: &Demand, tried: &Tried) -> Explanation {
-        let load = self.policy.load_of(demand);
-        let (verdict, costs) = match &mut self.dispatch {
-            Some(dispatch) => self::verdict_by_work(dispatch, &self.topology, demand, tried),
-            None => {
-                (self.find_by_load(load, tried).map_or_else(WouldBe::Not, |found| self.would_be(found)), Vec::new())
-            }
-        };
-        let cost_of = |server: usize| costs.iter().find(|(number, _)| *number == server).map(|(_, cost)| *cost);
-        let server = |server: usize| {
-            let (usage, admission, work) = (self.ledger.server(server), self.ledger.admission(server), cost_of(server));
-            let obstacle = match work.and_then(|cost: crate::work::Explained| cost.obstacle) {
-                Some(obstacle) => Some(obstacle.label()),
-                None if !admission.is_open => Some("out"),
-                None if !admission.admits(usage, load) => Some("full"),
-                None if tried.contains(server) => Some("tried"),
-                None => None,
-            };
-            ExplainedServer { server, group: self.topology.group_of(server).unwrap_or(0), usage, obstacle, work }
-        };
-        let long_from_s = self.dispatch.as_ref().map(Dispatch::long_from_s);
-        Explanation {
-            policy: self.policy.name(),
-            prompt_tokens: demand.prompt_tokens(),
-            load,
-            verdict,
-            groups: self.explained_groups(load),
-            servers: self.topology.servers().map(server).collect(),
-            held: self.dispatch.as_ref().map_or(0, Dispatch::held),
-            long_from_s,
-        }
-    }
-
-    fn would_be(&self, (server, standard_group, placement): (usize, usize, Placement)) -> WouldBe {
-        let group = self.topology.group_of(server).unwrap_or(standard_group);
-        WouldBe::On { server, group, standard_group, placement, reason: placement.label() }
-    }
-
-    fn explained_groups(&self, load: Load) -> Vec<ExplainedGroup> {
-        let buckets = match &*self.policy {
-            Policy::ReferenceBucket(buckets) => Some(buckets),
-            Policy::ReferencePlain | Policy::ByWork(_) => None,
-        };
-        let standard = buckets.map(|buckets| buckets.standard(load.tokens()));
-        let load_of = |group: usize| self.drawing_load(group);
-        let crossing = |group: usize| {
-            let (buckets, standard) = (buckets?, standard?);
-            buckets.is_neighbour(standard, group).then(|| {
-                let (gap, affinity) =
-                    (buckets.gap(load_of(group), load_of(standard)), buckets.affinity(group, load.tokens()));
-                Crossing { gap, affinity, score: gap * affinity, threshold: buckets.tuning().threshold }
-            })
-        };
-        let group = |group: usize| ExplainedGroup {
-            usage: self.ledger.group(group),
-            is_live: self.is_live(group),
-            is_standard: standard == Some(group),
-            crossing: crossing(group),
-        };
-        (0..self.topology.groups().len()).map(group).collect()
-    }
-
-    fn place_by_work(&mut self, demand: &Demand, load: Load, tried: &Tried) -> Asked {
-        let Some(dispatch) = &mut self.dispatch else { return Asked::Not(Unavailable::NoneLive) };
-        let request = dispatch.arrive(demand, tried);
-        self.held.insert(request, load);
-        self.settle();
-        if self.held.contains_key(&request) {
-            return Asked::Held(request);
-        }
-        let own = self.decided.iter().rposition(|(id, _)| *id == request).expect("what is not held was decided");
-        match self.decided.swap_remove(own).1 {
-            Ok(place) => Asked::Now(place),
-            // Every server was tried: start over, as long as attempts are left.
-            Err(Rejection::Excluded) if !tried.is_empty() => self.place_by_work(demand, load, &Tried::default()),
-            Err(Rejection::TooLong { max_model_len }) => match too_long(demand, max_model_len) {
-                Some(smaller) => self.place_by_work(&smaller, load, tried),
-                None => Asked::Not(unavailable(Rejection::TooLong { max_model_len }, demand)),
-            },
-            Err(why) => Asked::Not(unavailable(why, demand)),
-        }
-    }
-
-    /// Lets something happen to the dispatcher, if there is one.
-    fn work(&mut self, happen: impl FnOnce(&mut Dispatch)) {
-        if let Some(dispatch) = &mut self.dispatch {
-            happen(dispatch);
-            self.settle();
-        }
-    }
-
-    /// Counts what the dispatcher has decided. A place that is taken may close its server, and that may decide more.
-    fn settle(&mut self) {
-        while let Some(decisions) = self.dispatch.as_mut().map(Dispatch::decisions).filter(|some| !some.is_empty()) {
-            for (request, decision) in decisions {
-                let Some(load) = self.held.remove(&request) else { continue };
-                let place = match decision {
-                    Decision::Server { server, reason } => {
-                        let group = self.topology.group_of(server).unwrap_or(0);
-                        let is_long = self.dispatch.as_ref().is_some_and(|dispatch| dispatch.is_long(request));
-                        let length = if is_long { Length::Long } else { Length::Short };
-                        let place = self.book(server, group, Placement::Standard, load, Some(request));
-                        Ok(Place { reason, length, ..place })
-                    }
-                    Decision::Not(why) => Err(why),
-                };
-                self.decided.push((request, place));
-            }
-        }
-    }
-
-    /// Counts a request on a server.
-    fn book(
-        &mut self,
-        server: usize,
-        standard_group: usize,
-        placement: Placement,
-        load: Load,
-        request: Option<RequestId>,
-    ) -> Place {
-        let group = self.topology.group_of(server);
-        self.ledger.book(server, group, load);
-        self.tell_dispatch(server);
-        let group = group.unwrap_or(standard_group);
-        let length = match &*self.policy {
-            Policy::ReferenceBucket(buckets) if buckets.count().get() > 1 => {
-                if standard_group == 0 {
-                    Length::Short
-                } else {
-                    Length::Long
-                }
-            }
-            Policy::ReferenceBucket(_) | Policy::ReferencePlain | Policy::ByWork(_) => Length::Any,
-        };
-        Place { server, group, standard_group, placement, reason: placement.label(), load, length, request }
-    }
-
-    /// Tells the dispatcher whether a server takes more.
-    fn tell_dispatch(&mut self, server: usize) {
-        if let Some(dispatch) = &mut self.dispatch
-            && self.ledger.knows(server)
-        {
-            dispatch.admit(server, self.ledger.admission(server), self.ledger.server(server));
-        }
-    }
-
-    /// Prepares the dispatcher for another policy or other servers. Without one, who was held has to ask again.
-    fn redispatch(&mut self, policy: &Policy, topology: &Topology, traits: &[ServerTraits], clock: &Clock) {
-        let Policy::ByWork(by_work) = policy else {
-            self.dispatch = None;
-            self.decided.extend(self.held.drain().map(|(request, _)| (request, Err(Rejection::Excluded))));
-            return;
-        };
-        let stands = |server: usize| (*self.ledger.admission(server), self.ledger.server(server));
-        match &mut self.dispatch {
-            Some(dispatch) => dispatch.reconfigure(by_work, topology, traits, stands),
-            None => self.dispatch = Some(Dispatch::new(by_work, topology, traits, stands, Arc::clone(clock))),
-        }
-    }
-
-    /// The bucket policy: the group by length and load, then the server in it or near it.
-    fn place_by_length(
-        &self,
-        buckets: &Buckets,
-        load: Load,
-        tried: &Tried,
-    ) -> Result<(usize, usize, Placement), Unavailable> {
-        let choice = buckets.choose(load.tokens(), |group| self.drawing_load(group));
-        let (server, group) = self.least_loaded_near(choice.chosen, load, tried)?;
-        let placement = match group {
-            _ if group == choice.standard => Placement::Standard,
-            _ if group == choice.chosen => Placement::Redirected,
-            _ => Placement::Failover,
-        };
-        Ok((server, choice.standard, placement))
-    }
-
-    /// The least loaded server of the nearest group that has a live one left, untried ones first.
-    fn least_loaded_near(&self, home: usize, load: Load, tried: &Tried) -> Result<(usize, usize), Unavailable> {
-        match self.nearest(home, load, tried) {
-            Err(Unavailable::NoneLive) if !tried.is_empty() => self.nearest(home, load, &Tried::default()),
-            found => found,
-        }
-    }
-
-    fn nearest(&self, home: usize, load: Load, tried: &Tried) -> Result<(usize, usize), Unavailable> {
-        for group in self.topology.nearest_first(home) {
-            let servers = self.topology.groups()[group].iter().copied();
-            match self.least_loaded(servers, load, tried) {
-                Ok(server) => return Ok((server, group)),
-                Err(Unavailable::NoneLive) => {}
-                Err(why) => return Err(why),
-            }
-        }
-        Err(Unavailable::NoneLive)
-    }
-
-    /// The plain policy: all servers are one group.
-    fn least_loaded_of_all(&self, load: Load, tried: &Tried) -> Result<usize, Unavailable> {
-        match self.least_loaded(self.topology.servers(), load, tried) {
-            Err(Unavailable::NoneLive) if !tried.is_empty() => {
-                self.least_loaded(self.topology.servers(), load, &Tried::default())
-            }
-            found => found,
-        }
-    }
-
-    /// The least loaded of some servers that can take the load and was not tried.
-    fn least_loaded(
-        &self,
-        servers: impl Iterator<Item = usize> + Clone,
-        load: Load,
-        tried: &Tried,
-    ) -> Result<usize, Unavailable> {
-        let (ledger, ties) = (&self.ledger, self.ties);
-        // As a rule the ranks say it all; only then is the scan as quick as it can be.
-        let found = if tried.is_empty() && !ledger.has_limits_on_load() {
-            pick::least_loaded(ledger.ranks(), servers.clone(), ties, |_| true)
-        } else {
-            let admits = |server| ledger.admission(server).admits(ledger.server(server), load);
-            pick::least_loaded(ledger.ranks(), servers.clone(), ties, |server| {
-                !tried.contains(server) && admits(server)
-            })
-        };
-        found.ok_or_else(|| {
-            let is_anyone_live = servers.into_iter().any(|server| self.is_open(server) && !tried.contains(server));
-            if is_anyone_live { Unavailable::NoneFree } else { Unavailable::NoneLive }
-        })
-    }
-
-    /// The least loaded live server, whatever its limits; an untried one when there is one.
-    fn lightest_live(&self, tried: &Tried) -> Option<usize> {
-        let live = self.topology.servers().filter(|server| self.is_open(*server));
-        let key =
-            |server: &usize| (tried.contains(*server), self.ledger.server(*server).load, self.ledger.choice(*server));
-        live.min_by_key(key)
-    }
-
-    fn is_open(&self, server: usize) -> bool {
-        self.ledger.admission(server).is_open
-    }
-
-    /// The load of a group as the buckets see it: nobody is drawn to one that cannot serve, however empty it is.
-    fn drawing_load(&self, group: usize) -> f64 {
-        if self.is_live(group) { self.ledger.group(group).load.tokens() } else { f64::INFINITY }
-    }
-
-    fn is_live(&self, group: usize) -> bool {
-        self.topology.groups()[group].iter().any(|server| self.is_open(*server))
-    }
-}
-
-/// What the dispatcher would do with a request, and what it would cost on each server, by number.
-fn verdict_by_work(
-    dispatch: &mut Dispatch,
-    topology: &Topology,
-    demand: &Demand,
-    tried: &Tried,
-) -> (WouldBe, Vec<(usize, crate::work::Explained)>) {
-    let (decision, costs) = dispatch.explain(demand, tried);
-    let verdict = match decision {
-        Some(Decision::Server { server, reason }) => {
-            let group = topology.group_of(server).unwrap_or(0);
-            WouldBe::On { server, group, standard_group: group, placement: Placement::Standard, reason }
-        }
-        None => WouldBe::Held,
-        Some(Decision::Not(Rejection::TooLong { max_model_len })) => match too_long(demand, max_model_len) {
-            Some(smaller) => return verdict_by_work(dispatch, topology, &smaller, tried),
-            None => WouldBe::Not(unavailable(Rejection::TooLong { max_model_len }, demand)),
-        },
-        Some(Decision::Not(why)) => WouldBe::Not(unavailable(why, demand)),
-    };
-    (verdict, costs)
-}
-
-/// A request that no server has room for, if the estimate is right: unless it is beyond doubt, the largest servers are
-/// to say so.
-fn too_long(demand: &Demand, max_model_len: u64) -> Option<Demand> {
-    let work = demand.work.as_ref().filter(|work| work.surely_needed_tokens <= max_model_len)?;
-    let work = Work { needed_tokens: Some(max_model_len), ..Work::clone(work) };
-    Some(Demand { work: Some(Arc::new(work)), ..demand.clone() })
-}
-
-/// What a rejection means to a request.
-fn unavailable(why: Rejection, demand: &Demand) -> Unavailable {
-    match why {
-        Rejection::NoServer => Unavailable::NoneLive,
-        // Others may take it yet: it asks again.
-        Rejection::Excluded | Rejection::HeldTooLong => Unavailable::NoneFree,
-        Rejection::HoldFull => Unavailable::TooManyWait,
-        Rejection::TooLong { max_model_len } => Unavailable::TooLong {
-            needed_tokens: demand.work.as_ref().and_then(|work| work.needed_tokens).unwrap_or_default(),
-            limit_tokens: max_model_len,
-        },
     }
 }
 

@@ -3,7 +3,8 @@
 use super::{Buckets, Load};
 use crate::prompt::{Demand, MediaCosts};
 use crate::work::{
-    self, Dispatcher, HoldLimits, LLAMA3_8B_A100, Lanes, Learning, LeastWork, Profile, ServerSpec, Settings,
+    self, DEFAULT_PREFIX_BYTES, Dispatcher, HoldLimits, LLAMA3_8B_A100, Lanes, Learning, LeastWork, Profile,
+    ServerSpec, Settings,
 };
 
 /// How a request finds its group.
@@ -30,6 +31,8 @@ pub struct ByWork {
     pub hold: HoldLimits,
     /// What images, sounds and films count as.
     pub media: MediaCosts,
+    /// Memory for what all servers are believed to hold of prompts, in bytes.
+    pub prefix_bytes: u64,
 }
 
 /// The policies that route by work.
@@ -53,6 +56,7 @@ impl Default for ByWork {
             long_from_tokens: None,
             hold: HoldLimits::default(),
             media: MediaCosts::default(),
+            prefix_bytes: DEFAULT_PREFIX_BYTES,
         }
     }
 }
@@ -76,6 +80,7 @@ impl ByWork {
     pub fn dispatcher(&self, servers: &[ServerSpec]) -> Dispatcher {
         let mut dispatcher = Dispatcher::of_servers(servers, self.settings(), self.policy());
         dispatcher.learn(Learning::USUAL);
+        dispatcher.set_prefix_memory(self.prefix_bytes);
         dispatcher
     }
 }

@@ -12,7 +12,7 @@ use super::value;
 use super::yaml::Node;
 use crate::balance::{ByWork, Neighbours, RedirectTuning, Ties, WorkKind};
 use crate::prompt::MediaCosts;
-use crate::work::{HoldLimits, LLAMA3_8B_A100, LLAMA3_70B_TP8, Profile};
+use crate::work::{DEFAULT_PREFIX_BYTES, HoldLimits, LLAMA3_8B_A100, LLAMA3_70B_TP8, Profile};
 
 /// Which policy was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +65,7 @@ pub(super) struct PolicyDraft {
     engine: EngineDraft,
     media: MediaDraft,
     tokenizers: Vec<TokenizerDraft>,
+    prefix_memory: Option<Located<u64>>,
 }
 
 /// What media are said to count as.
@@ -104,6 +105,7 @@ impl PolicyDraft {
             engine: EngineDraft::default(),
             media: MediaDraft::default(),
             tokenizers: Vec::new(),
+            prefix_memory: None,
         }
     }
 
@@ -126,6 +128,7 @@ impl PolicyDraft {
         draft.max_hold = section.value("max_hold", value::duration);
         draft.session_header = section.value("session_header", or_none(value::header_name));
         draft.engine = section.section("engine", EngineDraft::read);
+        draft.prefix_memory = section.value("prefix_memory", |node| value::size(node).map(|bytes| bytes as u64));
         draft.tokenizers = tokenizers::read(section);
         draft.media = section.section("media_tokens", MediaDraft::read);
         section.set("ties", &mut draft.ties, value::choice(&TIES));
@@ -151,7 +154,9 @@ impl PolicyDraft {
             max_wait_s: max_hold.as_secs_f64(),
         };
         let long_from_tokens = value_of(self.long_from_tokens.as_ref()).flatten();
-        Some(ByWork { kind, profile: self.engine.profile(), long_from_tokens, hold, media: self.media.costs() })
+        let prefix_bytes = value_of(self.prefix_memory.as_ref()).unwrap_or(DEFAULT_PREFIX_BYTES);
+        let (profile, media) = (self.engine.profile(), self.media.costs());
+        Some(ByWork { kind, profile, long_from_tokens, hold, media, prefix_bytes })
     }
 
     /// The tokenizers of models.
@@ -211,6 +216,7 @@ impl PolicyDraft {
         let EngineDraft { profile, max_num_batched_tokens, kv_cache_tokens } = &self.engine;
         let tuned = [
             tuned(self.long_from_tokens.as_ref(), &None),
+            tuned(self.prefix_memory.as_ref(), &DEFAULT_PREFIX_BYTES),
             tuned(self.session_header.as_ref(), &None),
             tuned(profile.as_ref(), &LLAMA3_8B_A100),
             tuned(max_num_batched_tokens.as_ref(), &LLAMA3_8B_A100.budget_tokens),

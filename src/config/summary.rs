@@ -143,7 +143,7 @@ fn in_words(policy: &Policy, ties: Ties) -> String {
 }
 
 fn by_work(name: &str, by_work: &ByWork) -> String {
-    let ByWork { kind, profile, long_from_tokens, hold, media } = by_work;
+    let ByWork { kind, profile, long_from_tokens, hold, media, prefix_bytes } = by_work;
     let MediaCosts { image_tokens, audio_tokens, video_tokens } = media;
     let learned = |pin: Option<u64>| pin.map_or_else(|| "auto".to_owned(), |pin| pin.to_string());
     let lanes = match kind {
@@ -155,11 +155,12 @@ fn by_work(name: &str, by_work: &ByWork) -> String {
     };
     format!(
         "{name}{lanes}, long_from_tokens {}, engine {}, max_num_batched_tokens {}, kv_cache_tokens {}, \
-         media_tokens image {image_tokens}, audio {audio_tokens}, video {video_tokens}",
+         media_tokens image {image_tokens}, audio {audio_tokens}, video {video_tokens}, prefix_memory {}",
         learned(*long_from_tokens),
         profile.name,
         profile.budget_tokens,
-        profile.kv_tokens
+        profile.kv_tokens,
+        ByteSize::b(*prefix_bytes)
     )
 }
 

@@ -86,7 +86,7 @@ impl Setup {
     /// With what a configuration says of routing by work.
     #[must_use]
     pub fn as_configured(self, by_work: &ByWork) -> Self {
-        let ByWork { kind, profile, long_from_tokens, hold, media: _ } = by_work;
+        let ByWork { kind, profile, long_from_tokens, hold, media: _, prefix_bytes: _ } = by_work;
         let lanes = if let WorkKind::Lanes { count } = kind { *count } else { None };
         Self { profile: *profile, lanes, long_from_tokens: *long_from_tokens, hold: *hold, ..self }
     }

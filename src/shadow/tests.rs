@@ -4,8 +4,7 @@ use std::num::NonZeroUsize;
 
 use super::*;
 use crate::balance::{Buckets, ByWork, RedirectTuning, Usage, WorkKind};
-use crate::prompt::{MediaCosts, Work};
-use crate::work::{HoldLimits, LLAMA3_8B_A100};
+use crate::prompt::Work;
 
 const LONG_TOKENS: u64 = 60_000;
 
@@ -16,10 +15,8 @@ fn topology() -> Topology {
 fn lanes() -> Policy {
     Policy::ByWork(ByWork {
         kind: WorkKind::Lanes { count: Some(1) },
-        profile: LLAMA3_8B_A100,
         long_from_tokens: Some(20_000),
-        hold: HoldLimits::default(),
-        media: MediaCosts::default(),
+        ..ByWork::default()
     })
 }
 

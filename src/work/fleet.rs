@@ -6,6 +6,7 @@ use super::book::Book;
 use super::calibration::{Calibration, Coefficients};
 use super::learned::Learned;
 use super::observation::{Foreign, Observation};
+use super::prefix::DEFAULT_PREFIX_BYTES;
 use super::profile::Profile;
 use super::request::Request;
 use super::server::{Admission, Obstacle, Server, ServerSpec, ServerTraits};
@@ -33,6 +34,8 @@ pub struct Fleet {
     calibration: Calibration,
     /// Until when some engine's report counts.
     observed_until_s: f64,
+    /// Memory for what all servers are believed to hold of prompts.
+    prefix_bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -87,6 +90,7 @@ impl Fleet {
             least_model_len: 0,
             up: 0,
             changes: 0,
+            prefix_bytes: DEFAULT_PREFIX_BYTES,
             dispatches: 0,
             observed_until_s: f64::NEG_INFINITY,
         };

@@ -76,7 +76,7 @@ pub use least_work::LeastWork;
 pub use observation::{EngineState, Observation};
 pub use outcome::{Outcome, Rejection};
 pub use policy::{Holding, Policy, Verdict};
-pub use prefix::PrefixCache;
+pub use prefix::{DEFAULT_PREFIX_BYTES, PrefixCache};
 pub use profile::{LLAMA3_8B_A100, LLAMA3_70B_TP8, PROFILES, Profile};
 pub use request::{BLOCK_TOKENS, Request, RequestId};
 pub use server::{Admission, Obstacle, Prefers, ServerSpec, ServerTraits};

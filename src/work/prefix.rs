@@ -7,6 +7,12 @@ use std::collections::{HashMap, VecDeque};
 
 use super::request::{BLOCK_TOKENS, Request};
 
+/// Memory that a block takes at most: 17 bytes in a table that is half empty, and twice 16 in a queue that is, too.
+const BLOCK_BYTES: u64 = 98;
+
+/// Memory for what all servers are believed to hold, unless another amount is set, in bytes.
+pub const DEFAULT_PREFIX_BYTES: u64 = 64 << 20;
+
 /// The blocks of one server.
 #[derive(Debug)]
 pub struct PrefixCache {
@@ -15,20 +21,30 @@ pub struct PrefixCache {
     /// Uses in order; what was used again later is skipped.
     uses: VecDeque<(u64, u64)>,
     next_use: u64,
-    most_blocks: usize,
+    /// As many as the engine's cache holds.
+    engine_blocks: usize,
+    /// As many as there is memory for.
+    memory_blocks: usize,
 }
 
 impl PrefixCache {
     /// The cache of a server that holds so many tokens.
     #[must_use]
     pub fn new(kv_tokens: u64) -> Self {
-        let most_blocks = usize::try_from(kv_tokens / BLOCK_TOKENS).unwrap_or(usize::MAX);
-        Self { last_use: HashMap::new(), uses: VecDeque::new(), next_use: 0, most_blocks }
+        let engine_blocks = usize::try_from(kv_tokens / BLOCK_TOKENS).unwrap_or(usize::MAX);
+        let (last_use, uses) = (HashMap::new(), VecDeque::new());
+        Self { last_use, uses, next_use: 0, engine_blocks, memory_blocks: usize::MAX }
+    }
+
+    /// Takes at most so much memory from now on.
+    pub fn limit_memory(&mut self, most_bytes: u64) {
+        self.memory_blocks = usize::try_from(most_bytes / BLOCK_BYTES).unwrap_or(usize::MAX);
+        self.forget();
     }
 
     /// Holds so many tokens from now on.
     pub fn resize(&mut self, kv_tokens: u64) {
-        self.most_blocks = usize::try_from(kv_tokens / BLOCK_TOKENS).unwrap_or(usize::MAX);
+        self.engine_blocks = usize::try_from(kv_tokens / BLOCK_TOKENS).unwrap_or(usize::MAX);
         self.forget();
     }
 
@@ -55,8 +71,9 @@ impl PrefixCache {
     }
 
     fn forget(&mut self) {
-        let most_uses = self.most_blocks.saturating_mul(2).saturating_add(64);
-        while self.last_use.len() > self.most_blocks || self.uses.len() > most_uses {
+        let most_blocks = self.engine_blocks.min(self.memory_blocks);
+        let most_uses = most_blocks.saturating_mul(2).saturating_add(64);
+        while self.last_use.len() > most_blocks || self.uses.len() > most_uses {
             let Some((used, block)) = self.uses.pop_front() else { return };
             if self.last_use.get(&block) == Some(&used) {
                 self.last_use.remove(&block);
@@ -120,6 +137,19 @@ mod tests {
         cache.resize(2 * BLOCK_TOKENS);
         let cached = |prefix: &[u64]| cache.cached_tokens(&request(9_999, prefix)) / BLOCK_TOKENS;
         assert_eq!([cached(&[1, 2]), cached(&[3, 4])], [0, 2]);
+    }
+
+    #[test]
+    fn with_less_memory_the_latest_blocks_stay() {
+        let mut cache = PrefixCache::new(1_000 * BLOCK_TOKENS);
+        cache.touch(&[1, 2]);
+        cache.touch(&[3, 4]);
+        cache.limit_memory(2 * BLOCK_BYTES + 1);
+        let cached = |cache: &PrefixCache, prefix: &[u64]| cache.cached_tokens(&request(9_999, prefix)) / BLOCK_TOKENS;
+        assert_eq!([cached(&cache, &[1, 2]), cached(&cache, &[3, 4])], [0, 2]);
+        cache.limit_memory(0);
+        cache.touch(&[5]);
+        assert_eq!(cached(&cache, &[5]), 0);
     }
 
     #[test]

@@ -83,6 +83,12 @@ impl Dispatcher {
         self.fleet.learn(learning);
     }
 
+    /// Takes so many bytes of memory for what all servers are believed to hold of prompts, each the same part. By default
+    /// [`DEFAULT_PREFIX_BYTES`](crate::work::DEFAULT_PREFIX_BYTES).
+    pub fn set_prefix_memory(&mut self, bytes: u64) {
+        self.fleet.set_prefix_memory(bytes);
+    }
+
     /// An engine has reported how busy it is. What it has beyond the book is added to what decisions read of it, less and less
     /// for so many seconds. The book itself is not touched, and nothing happens at once.
     pub fn observed(&mut self, server: usize, engine: EngineState, valid_for_s: f64, now_s: f64) {

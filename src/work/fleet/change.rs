@@ -104,6 +104,12 @@ impl Fleet {
         self.count_anew();
     }
 
+    /// Takes so much memory for what all servers are believed to hold of prompts.
+    pub(in crate::work) fn set_prefix_memory(&mut self, bytes: u64) {
+        self.prefix_bytes = bytes;
+        self.count_anew();
+    }
+
     /// What is learned from now on of the seconds that servers take.
     pub(in crate::work) fn learn(&mut self, learning: Learning) {
         self.calibration.learn(learning);
@@ -138,6 +144,8 @@ impl Fleet {
         self.up = self.servers.iter().filter(|server| server.is_up).count();
         self.least_model_len =
             self.servers.iter().filter_map(|server| server.traits.max_model_len).min().unwrap_or(u64::MAX);
+        let each_bytes = self.prefix_bytes / (self.servers.len() as u64).max(1);
+        self.servers.iter_mut().for_each(|server| server.prefixes.limit_memory(each_bytes));
         let prior = self.calibration.prior();
         let capacity = |server: &Server| Capacity {
             slowness: server.traits.slowness(),
