@@ -387,7 +387,7 @@ mod tests {
         let pinned =
             format!("{BASE}policy: {{kind: least_work, long_from_tokens: 9, engine: {{kv_cache_tokens: 7}}}}\n");
         let expected = " -> least_work, long_from_tokens 9, engine llama3-8b-a100, max_num_batched_tokens 8192, \
-                        kv_cache_tokens 7, media_tokens image 1369, audio 750, video 4784";
+                        kv_cache_tokens 7, media_tokens image 1369, audio 750, video 4784, prefix_memory 64.0 MiB";
         assert!(changes(&pinned)[0].ends_with(expected), "{:?}", changes(&pinned));
         let traits = BASE.replace("name: b,", "name: b, max_model_len: 9,");
         assert_eq!(changes(&traits), ["server z:1 max_model_len: auto -> 9"]);
