@@ -29,6 +29,7 @@ impl Proxy {
     pub(super) async fn choose_server(&self, session: &mut Session, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
         // Replace before you retry: an earlier attempt's load must not be counted beside this one's.
         ctx.lease = None;
+        ctx.watch.left_server();
         ctx.at_work.end();
         if let Some(reason) = ctx.retry_reason.take() {
             self.metrics.retried(reason);

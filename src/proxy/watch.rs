@@ -204,6 +204,12 @@ impl Watch {
         }
     }
 
+    /// The attempt has failed: the request waits on that server no longer.
+    pub(super) fn left_server(&self) {
+        let mut attempt = self.attempt.lock();
+        (attempt.prefilling, attempt.tallied) = (None, None);
+    }
+
     /// The request is over.
     pub(super) fn over(&self) {
         let mut attempt = self.attempt.lock();

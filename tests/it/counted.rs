@@ -259,3 +259,28 @@ async fn who_waits_behind_whom_is_seen_on_each_server_and_how_long_by_length() {
     assert!(tidegate.metric("process_cpu_seconds_total", &[]).await > 0.0);
     tidegate.idle().await;
 }
+
+#[tokio::test]
+async fn who_waits_for_another_server_waits_on_none() {
+    let gate = Gate::closed();
+    let [busy, broken] = [Backend::start(sse(1, &gate)).await, Backend::start(reply_then_close("")).await];
+    let setup = Setup::one_group([&busy, &broken]).without_health().section("queue", "{ server_max_in_flight: 1 }");
+    let tidegate = Tidegate::start(&setup).await;
+    let body = post("/v1/chat/completions", &body_of(4_000));
+    let mut first = tidegate.begin(&body).await;
+    busy.requests(1).await;
+    let mut second = tidegate.begin(&body).await;
+    until("it waits here", async || tidegate.metric("tidegate_queue_requests", &[]).await == 1.0).await;
+    assert_eq!(broken.count(), 1);
+    let waiting = async |server: &Backend| {
+        let label = format!("server=\"{}\"", server.name());
+        tidegate.metric("tidegate_server_waiting_requests", &[&*label]).await
+    };
+    assert_eq!((waiting(&busy).await, waiting(&broken).await), (1.0, 0.0));
+    gate.open();
+    for client in [&mut first, &mut second] {
+        assert_eq!(client.response().await.status(), 200);
+    }
+    tidegate.idle().await;
+    assert_eq!((waiting(&busy).await, waiting(&broken).await), (0.0, 0.0));
+}
