@@ -64,6 +64,7 @@ impl Program {
     pub fn run(self) {
         self.server.run(RunArgs { shutdown_signal: Box::new(self.signals) });
         self.live.journal().flush();
+        self.live.traces().flush();
     }
 }
 

@@ -16,15 +16,15 @@
 //!
 //! ```text
 //! main -> app -> proxy  -> access, prompt, balance, metrics, queue, upstream, health, engines, drain, tls,
-//!                          journal, explain, shadow
+//!                          journal, explain, shadow, traces
 //!                health -> upstream, metrics, tls      (upstream keeps each server's record)
 //!                engines -> upstream, metrics, prompt, tls (upstream keeps each engine's report)
 //!                explain -> balance, prompt, upstream
 //!                admin  -> explain, balance, metrics, queue, upstream, drain, reload, journal
 //!                reload -> discovery, upstream, config
 //!                discovery -> upstream, config
-//!                upstream (what is in force) -> access, balance, metrics, queue, config, journal, shadow, health
-//!                                              and engines (their records)
+//!                upstream (what is in force) -> access, balance, metrics, queue, config, journal, shadow, traces,
+//!                                              health and engines (their records)
 //!                shadow -> balance          (another policy beside the one in force)
 //!                queue  -> balance, metrics
 //!                drain  -> upstream         (how long an end may take)
@@ -35,6 +35,7 @@
 //!         tune   -> simulate, drive, balance (only to build its types)
 //!         simulate -> drive, work, access_log
 //!         journal: access_log, config; what happens to requests, for whoever wants to see it
+//!         traces: access_log (the record), config, tls; spans of requests, for a collector
 //!         access_log: small crates; the record of one request, for whoever writes or reads it
 //!         drive  -> work, balance, prompt   (the policies under one driver)
 //!         work: std and small crates only, like balance
@@ -70,6 +71,7 @@
 //! | who waits, and who is next | `src/queue/` |
 //! | what a policy beside the one in force is told | `src/shadow/` |
 //! | a line of the access log, which requests get one | `src/access_log/record.rs`, `src/journal/` |
+//! | a span, its attributes; what a server is told of a trace | `src/traces/exporter/spans.rs`, `src/traces/trace.rs` |
 //! | the engine model, its tables, its report | `src/simulate/engine.rs`, `src/simulate/table.rs`, `src/simulate/report/` |
 //! | what `tidegate tune` tries and recommends | `src/tune/candidates.rs`, `src/tune/search.rs` |
 //! | the demo servers, what `tidegate demo --load` sends | `src/demo/`, `src/demo/load/` |
@@ -113,6 +115,7 @@ pub mod shadow;
 pub mod simulate;
 pub mod tls;
 pub mod top;
+pub mod traces;
 pub mod tune;
 pub mod upstream;
 pub mod work;

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 
 use super::allowed::AccessStatus;
 use crate::balance::{Bucket, ByWork, Neighbours, Policy, RedirectTuning, Ties, WorkKind};
-use crate::config::{AccessLog, Config, Engines, Health, QueueLimits, Retry, Shutdown, Timeouts, TlsListen};
+use crate::config::{AccessLog, Config, Engines, Health, QueueLimits, Retry, Shutdown, Timeouts, TlsListen, Tracing};
 use crate::tls::Listener;
 
 #[derive(Debug, Serialize)]
@@ -75,6 +75,8 @@ pub(super) struct ConfigStatus {
     log_level: String,
     /// Null: there is none.
     access_log: Option<AccessLogStatus>,
+    /// Null: nothing is exported.
+    tracing: Option<TracingStatus>,
     queue: QueueStatus,
     strip_request_headers: Vec<String>,
     decision_headers: &'static str,
@@ -118,6 +120,16 @@ pub(super) struct TimeoutsStatus {
 #[derive(Debug, Serialize)]
 pub(super) struct EnginesStatus {
     interval_seconds: f64,
+    timeout_seconds: f64,
+}
+
+/// Where spans go. The values of header fields may be keys: only their names are shown.
+#[derive(Debug, Serialize)]
+struct TracingStatus {
+    url: String,
+    service_name: String,
+    sample: f64,
+    headers: Vec<String>,
     timeout_seconds: f64,
 }
 
@@ -225,6 +237,7 @@ impl ConfigStatus {
             engines,
             log_level,
             access_log,
+            tracing,
             queue,
             strip_request_headers,
             decision_headers,
@@ -249,6 +262,7 @@ impl ConfigStatus {
             engines: engines.as_ref().map(EnginesStatus::of),
             log_level: log_level.as_str().to_lowercase(),
             access_log: access_log.as_ref().map(AccessLogStatus::of),
+            tracing: tracing.as_ref().map(TracingStatus::of),
             queue: QueueStatus::of(queue),
             decision_headers: decision_headers.label(),
             strip_request_headers: strip_request_headers.iter().map(ToString::to_string).collect(),
@@ -375,6 +389,19 @@ impl AccessLogStatus {
         let AccessLog { format, path, sample, slower_than } = access_log;
         let path = path.as_ref().map(|path| path.display().to_string());
         Self { format: format.label(), path, sample: *sample, slower_than_seconds: slower_than.as_secs_f64() }
+    }
+}
+
+impl TracingStatus {
+    fn of(tracing: &Tracing) -> Self {
+        let Tracing { url, service_name, sample, headers, timeout } = tracing;
+        Self {
+            url: url.clone(),
+            service_name: service_name.clone(),
+            sample: *sample,
+            headers: headers.iter().map(|(name, _)| name.to_string()).collect(),
+            timeout_seconds: timeout.as_secs_f64(),
+        }
     }
 }
 

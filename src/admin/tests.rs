@@ -247,6 +247,7 @@ async fn status_shows_the_configuration_in_force() {
             "engines": { "interval_seconds": 10.0, "timeout_seconds": 2.0 },
             "log_level": "info",
             "access_log": null,
+            "tracing": null,
             "queue": { "max_requests": 1_000, "max_bytes": 1_073_741_824, "max_wait_seconds": 30.0 },
             "strip_request_headers": ["x-data-parallel-rank"],
             "decision_headers": "none",

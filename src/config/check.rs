@@ -46,6 +46,7 @@ impl Draft {
             engines: self.engines,
             log_level: self.log_level,
             access_log: self.access_log,
+            tracing: self.tracing,
             queue: self.queue,
             strip_request_headers: self.strip,
             decision_headers: self.decision_headers,

@@ -15,6 +15,7 @@ use super::problem::{Located, Problems, Spot};
 use super::section::{Item, Parsed, Section, or_none};
 use super::settings::{DecisionHeaders, OwnLimits};
 use super::tls::{TlsDraft, UpstreamTlsDraft};
+use super::tracing::Tracing;
 use super::traits::OwnTraits;
 use super::yaml::Node;
 use super::{
@@ -41,6 +42,7 @@ pub(super) struct Draft {
     pub(super) engines: Option<Engines>,
     pub(super) log_level: LevelFilter,
     pub(super) access_log: Option<AccessLog>,
+    pub(super) tracing: Option<Tracing>,
     pub(super) queue: QueueLimits,
     /// For servers without limits of their own.
     pub(super) server_limits: ServerLimits,
@@ -121,6 +123,7 @@ impl Draft {
             engines: Some(Engines::default()),
             log_level: LevelFilter::Info,
             access_log: None,
+            tracing: None,
             queue: QueueLimits::default(),
             server_limits: ServerLimits::default(),
             strip: settings::default_strip(),
@@ -159,6 +162,7 @@ impl Draft {
             draft.engines = section.section("engines", Engines::read);
             draft.log_level = section.section("log", settings::log_level);
             draft.access_log = section.section("access_log", AccessLog::read);
+            draft.tracing = section.section("tracing", Tracing::read);
             (draft.queue, draft.server_limits) = section.section("queue", settings::queue);
             (draft.strip, draft.decision_headers) = section.section("headers", settings::headers);
             (draft.upstream_authorization, draft.upstream_tls) = section.section("upstream", |section| {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method};
 
 use super::section::{Parsed, Section};
-use super::value;
 use super::yaml::Node;
+use super::{secret, value};
 
 /// How servers are judged.
 #[derive(Debug, Clone, PartialEq)]
@@ -167,7 +167,7 @@ fn active(section: &mut Section<'_>) -> Option<ActiveChecks> {
     section.set("failures", &mut checks.failures, times);
     section.set("successes", &mut checks.successes, times);
     // Read as secrets: such a field may be a key.
-    let headers = section.secret("headers", headers);
+    let headers = section.secret("headers", secret::header_fields("x-probe: tidegate"));
     checks.headers = headers.map_or(checks.headers, |headers| headers.value);
     is_on.then_some(checks)
 }
@@ -226,20 +226,6 @@ fn method(node: &Node) -> Parsed<Method> {
 fn path(node: &Node) -> Parsed<String> {
     let path = node.text().filter(|text| text.starts_with('/') && text.parse::<http::uri::PathAndQuery>().is_ok());
     path.map(str::to_owned).ok_or_else(|| "a path that begins with /".to_owned())
-}
-
-fn headers(node: &Node) -> Parsed<Vec<(HeaderName, HeaderValue)>> {
-    const EXPECTED: &str = "a list of header fields, such as [\"x-probe: tidegate\"]";
-    let super::yaml::Value::List(items) = &node.value else { return Err(EXPECTED.to_owned()) };
-    let field = |item: &Node| {
-        let (name, value) = item.text()?.split_once(':')?;
-        let name = HeaderName::from_bytes(name.trim().as_bytes()).ok()?;
-        let mut value = HeaderValue::from_str(value.trim()).ok()?;
-        value.set_sensitive(true);
-        let is_ours = ["host", "content-length", "transfer-encoding", "connection"].contains(&name.as_str());
-        (!is_ours).then_some((name, value))
-    };
-    items.iter().map(field).collect::<Option<_>>().ok_or_else(|| EXPECTED.to_owned())
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ mod shutdown;
 mod summary;
 mod tls;
 mod tokenizers;
+mod tracing;
 mod traits;
 pub(crate) mod value;
 mod yaml;
@@ -61,6 +62,7 @@ pub use shutdown::Shutdown;
 pub use summary::Summary;
 pub use tls::{ServerTls, TlsListen};
 pub use tokenizers::ModelTokenizer;
+pub use tracing::Tracing;
 pub use traits::{MaxModelLen, Traits};
 pub use value::MAX_ATTEMPTS;
 
@@ -116,6 +118,8 @@ pub struct Config {
     pub log_level: LevelFilter,
     /// Which requests get a line in the access log, and where; `None`: none.
     pub access_log: Option<AccessLog>,
+    /// Where spans of requests are exported to, and which; `None`: none are made.
+    pub tracing: Option<Tracing>,
     /// How many requests may wait for a server, and for how long.
     pub queue: QueueLimits,
     /// Request headers that are not passed on to the servers.

@@ -1,12 +1,12 @@
 //! API keys: from the file or an environment variable to an `Authorization` header. Their text is in no message.
 
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 
 use super::Environment;
 use super::problem::{Located, Problems, Spot};
 use super::section::{Parsed, Section, or_none};
 use super::value;
-use super::yaml::Node;
+use super::yaml::{Node, Value};
 
 /// Reads `api_key` and `api_key_env` of a section: one of them, or neither.
 pub(super) fn authorization(section: &mut Section<'_>, environment: Environment<'_>) -> Option<HeaderValue> {
@@ -66,6 +66,25 @@ pub(super) fn given<T>(located: Located<Option<T>>) -> Option<Located<T>> {
 
 fn api_key(node: &Node) -> Parsed<HeaderValue> {
     bearer(node.text().unwrap_or_default())
+}
+
+/// Further header fields of requests that Tidegate makes itself. To be read as a secret: such a field may be a key.
+pub(super) fn header_fields(example: &str) -> impl Fn(&Node) -> Parsed<Vec<(HeaderName, HeaderValue)>> {
+    let field = |item: &Node| {
+        let (name, value) = item.text()?.split_once(':')?;
+        let name = HeaderName::from_bytes(name.trim().as_bytes()).ok()?;
+        let mut value = HeaderValue::from_str(value.trim()).ok()?;
+        value.set_sensitive(true);
+        let is_ours = ["host", "content-length", "transfer-encoding", "connection"].contains(&name.as_str());
+        (!is_ours).then_some((name, value))
+    };
+    move |node| {
+        let fields = match &node.value {
+            Value::List(items) => items.iter().map(field).collect(),
+            _ => None,
+        };
+        fields.ok_or_else(|| format!("a list of header fields, such as [\"{example}\"]"))
+    }
 }
 
 /// White space around the key is dropped: files that hold secrets often end with a line break.

@@ -7,7 +7,8 @@ use bytesize::ByteSize;
 
 use super::access::AccessSummary;
 use super::{
-    AccessLog, Config, Group, Health, MaxModelLen, ModelTokenizer, QueueLimits, ServerTls, Timeouts, TlsListen, Traits,
+    AccessLog, Config, Group, Health, MaxModelLen, ModelTokenizer, QueueLimits, ServerTls, Timeouts, TlsListen,
+    Tracing, Traits,
 };
 use crate::balance::{ByWork, Neighbours, Policy, Ties, WorkKind};
 use crate::prompt::MediaCosts;
@@ -43,6 +44,7 @@ impl Display for Summary<'_> {
         writeln!(out, "engines: {}", engines(config))?;
         writeln!(out, "log: level {}", config.log_level.as_str().to_lowercase())?;
         writeln!(out, "access log: {}", access_log(config.access_log.as_ref()))?;
+        writeln!(out, "tracing: {}", tracing(config.tracing.as_ref()))?;
         writeln!(out, "queue: {}", queue(&config.queue))?;
         let decision = config.decision_headers.label();
         writeln!(out, "headers: strip {}, decision {decision}", list(&config.strip_request_headers))?;
@@ -84,6 +86,14 @@ pub(super) fn access_log(settings: Option<&AccessLog>) -> String {
     }
     let which = if which.is_empty() { String::new() } else { format!("; of what went well {}", which.join(", ")) };
     format!("{} to {path}{which}", format.label())
+}
+
+/// Which traces are exported, and to where. Of header fields only the names.
+pub(super) fn tracing(settings: Option<&Tracing>) -> String {
+    let Some(Tracing { url, service_name, sample, headers, timeout }) = settings else { return "none".to_owned() };
+    let names: Vec<_> = headers.iter().map(|(name, _)| name).collect();
+    let (names, timeout) = (list(&names), humantime::format_duration(*timeout));
+    format!("to {url} as {service_name}, a share of {sample}, headers {names}, timeout {timeout}")
 }
 
 fn engines(config: &Config) -> String {

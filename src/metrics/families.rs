@@ -20,6 +20,7 @@ use super::queue::QueueMetrics;
 use super::usage::{Roster, ServerName};
 use super::{AttemptResult, EngineMetrics, HealthMetrics, LatencyMetrics, Metrics, RetryReason, Series, since_1970};
 use crate::access_log::Counts;
+use crate::traces;
 
 /// Upper bounds in seconds, from an error that is answered at once to a long prompt on a busy server.
 pub(super) const SECONDS: [f64; 19] = [
@@ -91,6 +92,13 @@ impl Metrics {
             "tidegate_access_log_lines",
             "Lines of the access log that were written, and those that were lost: its file could not be written to, or \
              not fast enough",
+            Family::default(),
+        );
+        let spans: Family<ResultLabels, Counter> = registered(
+            &mut registry,
+            "tidegate_trace_spans",
+            "Spans that the collector of traces has taken (exported), that it has not (failed), and that there was no \
+             room for while others waited for it (dropped)",
             Family::default(),
         );
 
@@ -198,6 +206,11 @@ impl Metrics {
             access_log: Counts {
                 written: access_log.get_or_create_owned(&ResultLabels { result: "written" }),
                 dropped: access_log.get_or_create_owned(&ResultLabels { result: "dropped" }),
+            },
+            spans: traces::Counts {
+                exported: spans.get_or_create_owned(&ResultLabels { result: "exported" }),
+                failed: spans.get_or_create_owned(&ResultLabels { result: "failed" }),
+                dropped: spans.get_or_create_owned(&ResultLabels { result: "dropped" }),
             },
             request_bytes: registered(
                 &mut registry,

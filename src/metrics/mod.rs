@@ -52,6 +52,7 @@ use usage::Usage;
 
 use crate::access_log::Counts;
 use crate::balance::Balancer;
+use crate::traces;
 
 /// All counters of one Tidegate. Cheap to update: no allocation, at most one uncontended lock per series.
 #[derive(Debug)]
@@ -88,6 +89,7 @@ pub struct Metrics {
     tls_files_refused: Gauge,
     queue: QueueMetrics,
     access_log: Counts,
+    spans: traces::Counts,
     request_bytes: Counter,
     response_bytes: Counter,
     request_body_bytes: Histogram,
@@ -232,6 +234,12 @@ impl Metrics {
     #[must_use]
     pub fn access_log(&self) -> &Counts {
         &self.access_log
+    }
+
+    /// What has become of the spans of traces.
+    #[must_use]
+    pub fn spans(&self) -> &traces::Counts {
+        &self.spans
     }
 
     /// What the servers' engines say of themselves.

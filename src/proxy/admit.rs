@@ -28,6 +28,7 @@ impl Proxy {
     pub(super) async fn admit(&self, session: &mut Session, ctx: &mut RequestContext) -> Result<bool> {
         ctx.request_id = Some(request::request_id(session.req_header()));
         ctx.endpoint = Endpoint::of(&session.req_header().method, session.req_header().uri.path());
+        self.begin_trace(session.req_header(), ctx);
         session.set_write_timeout(ctx.config().timeouts.client_write);
         if self.drain.is_leaving() {
             session.set_keepalive(None);

@@ -40,7 +40,8 @@ impl Proxy {
         let words = self.explained(ctx);
         let asked = Instant::now();
         let placed = self.place(session, ctx).await;
-        ctx.waited += asked.elapsed();
+        let waited = asked.elapsed();
+        ctx.waited += waited;
         let lease = placed?;
         // Not from this request's own picture: since that was taken the number may have become another server's. While
         // the lease lives it stays what it is now.
@@ -57,6 +58,7 @@ impl Proxy {
         ctx.length = Some(length);
         ctx.lease = Some(lease);
         ctx.server = Some(Arc::clone(&server));
+        ctx.attempt_begins(waited);
         let elsewhere = has_attempts_left(ctx);
         let larger = elsewhere && ctx.has_larger(&server, group);
         let tallied = tallied(ctx, &server);

@@ -18,6 +18,7 @@ use crate::drain::Running;
 use crate::metrics::{AttemptResult, Outcome, RetryReason};
 use crate::prompt::{Demand, Endpoint, Estimate, Work};
 use crate::shadow::Followed;
+use crate::traces::Trace;
 use crate::upstream::{InForce, Server};
 
 /// One request. Dropped when it is over, whatever ended it, and the lease with it.
@@ -46,6 +47,8 @@ pub struct RequestContext {
     /// What is known of the prompt and the answer that it asks for, whether the policy wants to know it or not; `None` when
     /// nobody does. Set by `weigh`.
     pub(super) work: Option<Arc<Work>>,
+    /// Its place in a trace, while spans are exported. Set by `admit`.
+    pub(super) trace: Option<Box<Trace>>,
     /// Where the client's real session comes back to. Set by `admit` when it was wrapped.
     pub(super) slot: Option<Slot>,
     /// The client's session while a connection to the present server is being made. Set and taken back by `connect`.
@@ -119,6 +122,7 @@ impl RequestContext {
             demand: None,
             estimate: None,
             work: None,
+            trace: None,
             slot: None,
             loan: None,
             lease: None,

@@ -47,6 +47,7 @@ impl Proxy {
         if let Some(mut lease) = ctx.lease.take() {
             let result = RequestContext::attempt_result(error);
             self.metrics.attempt_ended(lease.server(), result);
+            ctx.attempt_is_over(ctx.status, result);
             if result == AttemptResult::Answered {
                 ctx.watch.answered(ctx.status);
                 if ctx.status.is_some_and(|status| (200..300).contains(&status)) {

@@ -15,6 +15,7 @@
 //! retry       an attempt failed: another one?
 //! finish      the last word to the client; the lease drops
 //! report      what the journal is told: where it went, how it ended
+//! traced      its place in a trace, and what servers are told of that
 //! ```
 
 mod admit;
@@ -43,6 +44,7 @@ mod response;
 mod retry;
 mod server_connections;
 mod silence;
+mod traced;
 mod trail;
 mod trailers;
 mod watch;

@@ -6,10 +6,10 @@ use pingora::Error;
 use pingora::proxy::Session;
 use tokio::time::Instant;
 
-use super::Proxy;
 use super::context::RequestContext;
 use super::reject::Reject;
 use super::watch::Written;
+use super::{Proxy, traced};
 use crate::access::Admission;
 use crate::access_log::{End, Record, VERSION};
 use crate::balance::Lease;
@@ -90,44 +90,62 @@ impl Proxy {
         &self,
         session: &Session,
         error: Option<&Error>,
-        ctx: &RequestContext,
-        Brought { usage, output_tokens, .. }: Brought,
+        ctx: &mut RequestContext,
+        brought: Brought,
     ) {
-        let journal = self.live.journal();
-        if !journal.wants_ends() {
+        let (journal, trace) = (self.live.journal(), ctx.trace.take().filter(|trace| trace.is_sampled));
+        if !journal.wants_ends() && trace.is_none() {
             return;
         }
-        let (estimate, work) = (ctx.estimate.as_ref(), ctx.work.as_ref());
-        let group = group_name(ctx, ctx.standard_group);
-        let is_elsewhere = ctx.group != ctx.standard_group;
-        journal.ended(Record {
-            version: VERSION,
-            time: ctx.started_at,
-            request_id: ctx.id().to_owned(),
-            key: ctx.admission.as_ref().and_then(Admission::key_name).map(ToString::to_string),
-            model: estimate.and_then(|estimate| estimate.model()).map(str::to_owned),
-            endpoint: session.req_header().uri.path().to_owned(),
-            body_bytes: ctx.request_bytes,
-            stream: work.is_some_and(|work| work.is_streamed),
-            estimated_tokens: estimate.map(prompt::Estimate::tokens),
-            prompt_tokens: usage.map(|usage| usage.prompt_tokens),
-            cached_tokens: usage.and_then(|usage| usage.cached_tokens),
-            max_tokens: work.and_then(|work| work.output_limit_tokens),
-            ignore_eos: ctx.demand.as_ref().is_some_and(|demand| demand.ignore_eos),
-            output_tokens,
-            redirected_from: group.clone().filter(|_| is_elsewhere),
-            group,
-            server: ctx.server.as_ref().map(|server| server.name().to_owned()),
-            reason: ctx.reason.map(str::to_owned),
-            attempts: u32::try_from(ctx.attempts).unwrap_or(u32::MAX),
-            status: ctx.status,
-            waited_s: ctx.waited.as_secs_f64(),
-            ttft_s: ctx.watch.first_byte_at().map(|at| (at - ctx.started).as_secs_f64()),
-            duration_s: ctx.started.elapsed().as_secs_f64(),
-            sent_bytes: ctx.response_bytes,
-            end: end_of(ctx.outcome(error)),
-            rejected: ctx.reject.map(|reject: Reject| reject.reason().to_owned()),
-        });
+        let record = record(session, error, ctx, brought);
+        if let Some(trace) = trace {
+            let first_token = brought.tokens_at.map(|(first, _)| first).or_else(|| ctx.watch.first_byte_at());
+            let first_token = first_token.map(|at| at - ctx.started);
+            self.live.traces().ended(traced::ended(session, ctx, *trace, record.clone(), first_token));
+        }
+        if journal.wants_ends() {
+            journal.ended(record);
+        }
+    }
+}
+
+/// A request that is over.
+fn record(
+    session: &Session,
+    error: Option<&Error>,
+    ctx: &RequestContext,
+    Brought { usage, output_tokens, .. }: Brought,
+) -> Record {
+    let (estimate, work) = (ctx.estimate.as_ref(), ctx.work.as_ref());
+    let group = group_name(ctx, ctx.standard_group);
+    let is_elsewhere = ctx.group != ctx.standard_group;
+    Record {
+        version: VERSION,
+        time: ctx.started_at,
+        request_id: ctx.id().to_owned(),
+        key: ctx.admission.as_ref().and_then(Admission::key_name).map(ToString::to_string),
+        model: estimate.and_then(|estimate| estimate.model()).map(str::to_owned),
+        endpoint: session.req_header().uri.path().to_owned(),
+        body_bytes: ctx.request_bytes,
+        stream: work.is_some_and(|work| work.is_streamed),
+        estimated_tokens: estimate.map(prompt::Estimate::tokens),
+        prompt_tokens: usage.map(|usage| usage.prompt_tokens),
+        cached_tokens: usage.and_then(|usage| usage.cached_tokens),
+        max_tokens: work.and_then(|work| work.output_limit_tokens),
+        ignore_eos: ctx.demand.as_ref().is_some_and(|demand| demand.ignore_eos),
+        output_tokens,
+        redirected_from: group.clone().filter(|_| is_elsewhere),
+        group,
+        server: ctx.server.as_ref().map(|server| server.name().to_owned()),
+        reason: ctx.reason.map(str::to_owned),
+        attempts: u32::try_from(ctx.attempts).unwrap_or(u32::MAX),
+        status: ctx.status,
+        waited_s: ctx.waited.as_secs_f64(),
+        ttft_s: ctx.watch.first_byte_at().map(|at| (at - ctx.started).as_secs_f64()),
+        duration_s: ctx.started.elapsed().as_secs_f64(),
+        sent_bytes: ctx.response_bytes,
+        end: end_of(ctx.outcome(error)),
+        rejected: ctx.reject.map(|reject: Reject| reject.reason().to_owned()),
     }
 }
 
@@ -140,6 +158,6 @@ fn end_of(outcome: Outcome) -> End {
     }
 }
 
-fn group_name(ctx: &RequestContext, group: Option<usize>) -> Option<String> {
+pub(super) fn group_name(ctx: &RequestContext, group: Option<usize>) -> Option<String> {
     ctx.config().groups.get(group?).map(|group| group.name.clone())
 }

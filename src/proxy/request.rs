@@ -7,7 +7,7 @@ use pingora::http::RequestHeader;
 use pingora::proxy::Session;
 
 use super::context::RequestContext;
-use super::guard;
+use super::{guard, traced};
 use crate::upstream::Server;
 
 /// Identifies a request in the logs of client, gateway and server. vLLM puts it into the `id` of its answer.
@@ -43,6 +43,7 @@ pub(super) fn address_to(server: &Server, request: &mut RequestHeader, ctx: &Req
     for name in &ctx.config().strip_request_headers {
         request.remove_header(name);
     }
+    traced::tell(request, ctx)?;
     if let Some(key) = server.authorization().or(ctx.config().upstream_authorization.as_ref()) {
         request.insert_header(AUTHORIZATION, key)?;
         request.remove_header(&X_API_KEY);

@@ -144,6 +144,8 @@ impl Proxy {
         };
         if let Some(lease) = ctx.lease.take() {
             self.metrics.attempt_ended(lease.server(), result);
+            let is_refused = *error.etype() == RETRYABLE_STATUS;
+            ctx.attempt_is_over(if is_refused { ctx.refused_status } else { ctx.status }, result);
             ctx.tried.insert(lease.server());
             if result == AttemptResult::TooLong {
                 ctx.was_too_long_for(lease.server(), lease.group());

@@ -21,7 +21,8 @@ impl Proxy {
     pub(super) async fn weigh(&self, header: &RequestHeader, body: &Bytes, ctx: &mut RequestContext) -> Result<Demand> {
         let endpoint = ctx.endpoint;
         let is_by_work = matches!(ctx.config().policy, Policy::ByWork(_));
-        let is_looked_at = is_by_work || ctx.config().shadow.is_some() || self.live.journal().wants_ends();
+        let is_reported = self.live.journal().wants_ends() || ctx.is_traced();
+        let is_looked_at = is_by_work || ctx.config().shadow.is_some() || is_reported;
         let (mut demand, content) = measure(body, endpoint, is_looked_at).await?;
         if let Some(content) = content {
             let estimate = self.live.estimator().lock().estimate(endpoint, &content);

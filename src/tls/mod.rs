@@ -35,6 +35,6 @@ pub fn authorities_file(uses_system_authorities: bool) -> Option<String> {
 }
 
 /// The one provider of cryptography, the same as Pingora's.
-fn provider() -> std::sync::Arc<rustls::crypto::CryptoProvider> {
+pub(crate) fn provider() -> std::sync::Arc<rustls::crypto::CryptoProvider> {
     std::sync::Arc::new(rustls::crypto::ring::default_provider())
 }

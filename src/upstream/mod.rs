@@ -36,6 +36,7 @@ use crate::metrics::{Metrics, Roster};
 use crate::prompt::TokenEstimator;
 use crate::queue::Queue;
 use crate::shadow::{Choice, Shadow};
+use crate::traces::{self, Traces};
 use crate::work::{EngineState, Observation, ServerTraits};
 
 /// Why a configuration cannot be put in force.
@@ -50,6 +51,9 @@ pub enum ApplyError {
     /// The access log cannot be written to.
     #[error(transparent)]
     AccessLog(#[from] OpenError),
+    /// Spans cannot be exported.
+    #[error(transparent)]
+    Tracing(#[from] traces::StartError),
     /// A configured server cannot be addressed.
     #[error("{0}")]
     Server(#[from] Box<pingora::Error>),
@@ -143,6 +147,7 @@ pub struct Live {
     queue: Arc<Queue>,
     shadow: ArcSwapOption<Shadow>,
     journal: Journal,
+    traces: Traces,
     /// Knows how long prompts are, and learns.
     estimator: Mutex<TokenEstimator>,
     in_force: ArcSwap<InForce>,
@@ -187,12 +192,15 @@ impl Live {
         metrics.config_generation(1);
         let journal = Journal::new(config.admin.is_some(), metrics.access_log().clone());
         journal.configure(config.access_log.as_ref())?;
+        let traces = Traces::new(metrics.spans().clone());
+        traces.export_to(traces.open(config.tracing.as_ref())?);
         let live = Self {
             queue: Queue::new(&balancer, &metrics),
             shadow: ArcSwapOption::new(shadow),
             clock,
             estimator,
             journal,
+            traces,
             balancer,
             metrics,
             in_force: ArcSwap::from_pointee(in_force),
@@ -251,6 +259,12 @@ impl Live {
         &self.journal
     }
 
+    /// Exports spans of requests.
+    #[must_use]
+    pub fn traces(&self) -> &Traces {
+        &self.traces
+    }
+
     /// Estimates how long prompts are, for the policies by work.
     #[must_use]
     pub fn estimator(&self) -> &Mutex<TokenEstimator> {
@@ -277,7 +291,9 @@ impl Live {
         found.retain(|source, _| config.sources().any(|discover| discover.source == *source));
         let generation = self.get().generation + 1;
         let access_log = self.journal.open(config.access_log.as_ref())?;
+        let exporter = self.traces.open(config.tracing.as_ref())?;
         let in_force = self.put(Arc::new(config), generation, &found)?;
+        self.traces.export_to(exporter);
         self.journal.write_to(access_log);
         self.metrics.config_generation(generation);
         *changing = found;

@@ -102,6 +102,7 @@ health: probation max_in_flight 2, successes 5
 engines: not asked, which policy reference_bucket does not need
 log: level info
 access log: none
+tracing: none
 queue: max_requests 1000, max_size 1.0 GiB, max_wait 30s
 headers: strip none, decision none
 upstream: the configured key is sent to servers without a key of their own

@@ -68,7 +68,7 @@ FILE:9: timeouts.conect: unknown key, did you mean connect?"
         problems_of(format!("{GOOD}weather: {{}}\n")),
         "\
 FILE:9: weather: unknown key, expected one of: listen, tls, admin, watch, groups, policy, limits, timeouts, retry, \
-health, engines, log, access_log, queue, headers, upstream, access, forwarded, cors, shutdown, pingora"
+health, engines, log, access_log, tracing, queue, headers, upstream, access, forwarded, cors, shutdown, pingora"
     );
 }
 

@@ -51,6 +51,8 @@ mod support;
 mod tls_clients; // the TLS listener
 mod tls_servers; // servers that are reached over TLS
 mod top; // tidegate top
+#[cfg(feature = "otel")]
+mod traces; // spans of requests, at a collector
 mod trailers; // fields behind a response's body, and its date
 mod upgrade; // a successor takes the sockets over
 mod waiting; // requests that no server can take now

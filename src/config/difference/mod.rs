@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{
     AdminAccess, Config, Group, ModelTokenizer, QueueLimits, Retry, Server, ServerLimits, ServerTls, Shutdown,
-    Timeouts, TlsListen, Traits, summary,
+    Timeouts, TlsListen, Tracing, Traits, summary,
 };
 
 /// What a new configuration changes.
@@ -52,6 +52,7 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
         engines,
         log_level,
         access_log,
+        tracing,
         queue,
         strip_request_headers,
         decision_headers,
@@ -102,6 +103,10 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
         &summary::access_log(old.access_log.as_ref()),
         &summary::access_log(access_log.as_ref()),
     );
+    changes.value("tracing", &summary::tracing(old.tracing.as_ref()), &summary::tracing(tracing.as_ref()));
+    let headers = |tracing: &Option<Tracing>| tracing.as_ref().map(|tracing| tracing.headers.clone());
+    let some = |tracing: &Option<Tracing>| headers(tracing).filter(|headers| !headers.is_empty());
+    changes.secret("tracing.headers", &some(&old.tracing), &some(tracing));
     changes.queue(&old.queue, queue);
     let (old_strip, new_strip) = (&old.strip_request_headers, strip_request_headers);
     changes.value("headers.strip", &summary::list(old_strip), &summary::list(new_strip));
@@ -370,6 +375,17 @@ mod tests {
                 "shutdown.grace: 25s -> 10m",
             ]
         );
+    }
+
+    #[cfg(feature = "otel")]
+    #[test]
+    fn header_fields_for_the_collector_are_not_shown() {
+        let tracing = |more: &str| format!("{BASE}tracing: {{endpoint: 'http://c:4318'{more}}}\n");
+        let [new, headers] = changes(&tracing(", headers: ['x-key: sk-1']")).try_into().unwrap();
+        let shown = "to http://c:4318/v1/traces as tidegate, a share of 1, headers x-key, timeout 10s";
+        assert_eq!((new, headers.as_str()), (format!("tracing: none -> {shown}"), "tracing.headers: set"));
+        let keys = ["sk-1", "sk-2"].map(|key| tracing(&format!(", headers: ['x-key: {key}']")));
+        assert_eq!(changes_between(&keys[0], &keys[1]), ["tracing.headers: replaced"]);
     }
 
     #[test]
