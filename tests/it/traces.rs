@@ -260,3 +260,26 @@ async fn a_collector_that_is_away_or_hangs_holds_up_nobody() {
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     }
 }
+
+#[tokio::test]
+async fn a_collector_may_be_reached_over_tls() {
+    let (server, collector) = (Backend::start(echo()).await, collector().await);
+    let (authority, at) = (Authority::new(), Loopback::new());
+    let shown = tls_server(&authority.issue("collector", &[&at.ip().to_string()]), None);
+    let good = Relay::from_tls_at(at, shown.clone(), collector.address()).await;
+    let other = Relay::from_tls(shown, collector.address()).await;
+    let setup = |relay: &Relay| {
+        let section = tracing(relay.address, ", timeout: 2s").replace("http:", "https:");
+        Setup::one_group([&server]).section("tracing", &section)
+    };
+    // The system's authorities, of which there is one.
+    let store = authority.file().display().to_string();
+    let tidegate = Tidegate::start_with_environment(&setup(&other), "SSL_CERT_FILE", &store).await;
+    // Whoever has not the name of the collector gets no spans.
+    assert_eq!(tidegate.exchange(&chat("")).await.status(), 200);
+    tidegate.logs("2 spans were not taken by the collector of traces").await;
+    assert_eq!(collector.connections(), 0);
+    tidegate.reload(&setup(&good)).await;
+    assert_eq!(tidegate.exchange(&chat("")).await.status(), 200);
+    spans_of(&collector, 2).await;
+}

@@ -139,7 +139,7 @@ pub(crate) struct Relay {
 impl Relay {
     /// Accepts plain text and speaks TLS with `to`, which is known by its IP address.
     pub(crate) async fn into_tls(to: SocketAddr, config: ClientConfig) -> Self {
-        Self::start(move |plain| {
+        Self::start(Loopback::new(), move |plain| {
             let config = config.clone();
             async move {
                 let Ok(secured) = tls_connect(to, config).await else { return };
@@ -151,8 +151,13 @@ impl Relay {
 
     /// Accepts TLS and speaks plain text with `to`.
     pub(crate) async fn from_tls(config: ServerConfig, to: SocketAddr) -> Self {
+        Self::from_tls_at(Loopback::new(), config, to).await
+    }
+
+    /// The same at an address that is known beforehand, and may stand in a certificate.
+    pub(crate) async fn from_tls_at(at: Loopback, config: ServerConfig, to: SocketAddr) -> Self {
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        Self::start(move |stream| {
+        Self::start(at, move |stream| {
             let acceptor = acceptor.clone();
             async move {
                 let secured = match acceptor.accept(stream).into_fallible().await {
@@ -172,11 +177,11 @@ impl Relay {
         .await
     }
 
-    async fn start<F>(each: impl Fn(TcpStream) -> F + Send + 'static) -> Self
+    async fn start<F>(at: Loopback, each: impl Fn(TcpStream) -> F + Send + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let listener = TcpListener::bind((Loopback::new().ip(), 0)).await.expect("nobody else uses the address");
+        let listener = TcpListener::bind((at.ip(), 0)).await.expect("nobody else uses the address");
         let address = listener.local_addr().expect("a bound socket has an address");
         let accepting = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
