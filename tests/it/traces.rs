@@ -219,6 +219,7 @@ async fn what_tidegate_answers_itself_and_who_leaves_have_spans() {
 
     let refused = request("POST", "/sleep", &parent("01"), b"");
     assert_refusal(&tidegate.exchange(&refused).await, 403);
+    gate.open();
     // The list of models is asked of both servers; they are told the request's own span.
     let list = format!("GET /v1/models HTTP/1.1\r\nHost: a\r\n{}\r\n", parent("01"));
     assert_eq!(tidegate.exchange(list.as_bytes()).await.status(), 200);
