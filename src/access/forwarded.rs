@@ -3,6 +3,7 @@
 //! The rule: what an untrusted peer says is removed, and everything is set anew from the connection. What a trusted
 //! peer says is kept, and the peer itself is appended to the lists.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use http::header::FORWARDED;
@@ -29,14 +30,57 @@ pub struct Hop<'a> {
     pub port: Option<u16>,
 }
 
+/// Header fields with their values; `None` removes what is there.
+pub(super) type Fields = Vec<(HeaderName, Option<HeaderValue>)>;
+
 /// The fields of the request to a server, given those that the client sent: a value replaces all that is there, `None`
 /// removes it.
 #[must_use]
-pub fn fields(trusted: &TrustedProxies, hop: &Hop<'_>, sent: &HeaderMap) -> Vec<(HeaderName, Option<HeaderValue>)> {
+pub(super) fn fields(trusted: &TrustedProxies, hop: &Hop<'_>, sent: &HeaderMap) -> Fields {
+    let is_trusted = is_trusted(trusted, hop);
+    if is_trusted { of_hop(hop, is_trusted, sent) } else { of_hop(hop, is_trusted, &HeaderMap::new()) }
+}
+
+/// What to say of one connection. As long as its peer is not trusted, and asks for the same host, that stays the same.
+#[derive(Debug, Default)]
+pub struct Remembered(Option<Told>);
+
+#[derive(Debug)]
+struct Told {
+    peer: Option<IpAddr>,
+    scheme: &'static str,
+    host: Option<String>,
+    port: Option<u16>,
+    fields: Fields,
+}
+
+impl Told {
+    fn is_of(&self, hop: &Hop<'_>) -> bool {
+        (self.peer, self.scheme, self.host.as_deref(), self.port) == (hop.peer, hop.scheme, hop.host, hop.port)
+    }
+}
+
+impl Remembered {
+    /// The same as [`fields`].
+    pub fn fields(&mut self, trusted: &TrustedProxies, hop: &Hop<'_>, sent: &HeaderMap) -> Cow<'_, Fields> {
+        if is_trusted(trusted, hop) {
+            return Cow::Owned(fields(trusted, hop, sent));
+        }
+        if !self.0.as_ref().is_some_and(|told| told.is_of(hop)) {
+            let Hop { peer, scheme, host, port } = *hop;
+            let fields = fields(trusted, hop, sent);
+            self.0 = Some(Told { peer, scheme, host: host.map(str::to_owned), port, fields });
+        }
+        Cow::Borrowed(&self.0.as_ref().expect("it has just been put there").fields)
+    }
+}
+
+fn is_trusted(trusted: &TrustedProxies, hop: &Hop<'_>) -> bool {
+    hop.peer.is_some_and(|peer| trusted.contain(peer.to_canonical()))
+}
+
+fn of_hop(hop: &Hop<'_>, is_trusted: bool, sent: &HeaderMap) -> Fields {
     let peer = hop.peer.map(|peer| peer.to_canonical());
-    let nothing = HeaderMap::new();
-    let is_trusted = peer.is_some_and(|peer| trusted.contain(peer));
-    let sent = if is_trusted { sent } else { &nothing };
     let kept_or = |name: HeaderName, own: Option<String>| {
         let value = sent.get(&name).cloned().or_else(|| own.and_then(|own| HeaderValue::try_from(own).ok()));
         (name, value)
@@ -108,6 +152,33 @@ mod tests {
         ("forwarded", "for=6.6.6.6"),
         ("x-real-ip", "6.6.6.6"),
     ];
+
+    #[test]
+    fn what_is_remembered_is_what_would_be_said_anew() {
+        let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+        let mut remembered = Remembered::default();
+        let mut sent = HeaderMap::new();
+        for (peer, host, lie) in [
+            ("203.0.113.9", Some("a.test"), "6.6.6.6"),
+            ("203.0.113.9", Some("a.test"), "7.7.7.7"),
+            ("203.0.113.9", Some("b.test"), "7.7.7.7"),
+            ("203.0.113.9", None, "7.7.7.7"),
+            ("203.0.113.9", Some(""), "7.7.7.7"),
+            ("203.0.113.8", Some("b.test"), "7.7.7.7"),
+            ("10.0.0.1", Some("b.test"), "6.6.6.6"),
+            ("10.0.0.1", Some("b.test"), "7.7.7.7"),
+            ("203.0.113.8", Some("b.test"), "7.7.7.7"),
+        ] {
+            sent.insert(X_FORWARDED_FOR, HeaderValue::from_static(lie));
+            let hop = Hop { peer: peer.parse().ok(), scheme: "http", host, port: Some(8000) };
+            for _ in 0..2 {
+                assert_eq!(*remembered.fields(&trusted, &hop, &sent), fields(&trusted, &hop, &sent), "{peer} {host:?}");
+            }
+        }
+        let hop = Hop { peer: "203.0.113.8".parse().ok(), scheme: "http", host: Some("b.test"), port: Some(1) };
+        let nobody = TrustedProxies::default();
+        assert_eq!(*remembered.fields(&nobody, &hop, &sent), fields(&nobody, &hop, &sent), "another port");
+    }
 
     #[test]
     fn what_an_untrusted_peer_says_is_replaced() {

@@ -71,7 +71,6 @@ mod topology;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -90,7 +89,7 @@ use state::{Asked, Place, State, unavailable};
 pub use topology::{Topology, TopologyError};
 
 use crate::prompt::Demand;
-use crate::work::{EngineState, Observation, Rejection, RequestId, ServerTraits};
+use crate::work::{ById, EngineState, Observation, Rejection, RequestId, ServerTraits};
 
 /// Chooses servers and counts what runs on them.
 pub struct Balancer {
@@ -194,7 +193,7 @@ impl Balancer {
             Policy::ReferencePlain | Policy::ReferenceBucket(_) => None,
         };
         let (topology, policy) = (Arc::new(topology), Arc::new(policy));
-        let state = State { topology, policy, ties, ledger, dispatch, held: HashMap::new(), decided: Vec::new() };
+        let state = State { topology, policy, ties, ledger, dispatch, held: ById::default(), decided: Vec::new() };
         Ok(Self { state: Mutex::new(state), capacity_came: OnceLock::new(), clock })
     }
 

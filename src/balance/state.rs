@@ -1,13 +1,12 @@
 //! Everything that is counted and decided under the lock: which server a request gets, and what is in the way.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::dispatch::{Decision, Dispatch};
 use super::load::Ledger;
 use super::{Buckets, Clock, Length, Load, Placement, Policy, Ties, Topology, Tried, Unavailable, pick};
 use crate::prompt::{Demand, Work};
-use crate::work::{Rejection, RequestId, ServerTraits};
+use crate::work::{ById, Rejection, RequestId, ServerTraits};
 
 pub(super) struct State {
     pub(super) topology: Arc<Topology>,
@@ -17,7 +16,7 @@ pub(super) struct State {
     /// Only when the policy is one by work.
     pub(super) dispatch: Option<Dispatch>,
     /// Requests that are held: what each weighs.
-    pub(super) held: HashMap<RequestId, Load>,
+    pub(super) held: ById<Load>,
     /// What was decided of requests that were held, until it is taken.
     pub(super) decided: Vec<(RequestId, Result<Place, Rejection>)>,
 }

@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
 use pingora::connectors::http::custom;
 use pingora::protocols::http::ServerSession;
@@ -21,6 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::amend::Amendments;
 use super::follow::Followed;
 use super::{Proxy, ServerConnector, client_stream};
+use crate::access::RememberedOrigin;
 use crate::config::TlsListen;
 use crate::drain::Drain;
 use crate::tls::Listener;
@@ -50,6 +52,8 @@ tokio::task_local! {
 struct Wire {
     requests: Followed,
     answers: Amendments,
+    /// What servers are told of where its requests come from.
+    origin: Arc<Mutex<RememberedOrigin>>,
 }
 
 /// The requests on the HTTP/1 connection of this task.
@@ -61,6 +65,11 @@ pub(super) fn followed() -> Option<Followed> {
 /// Where the answers on the HTTP/1 connection of this task are amended.
 pub(super) fn amendments() -> Option<Amendments> {
     WIRE.try_with(|wire| wire.answers.clone()).ok()
+}
+
+/// What servers are told of where the requests on this task's connection come from.
+pub(super) fn told_origin() -> Arc<Mutex<RememberedOrigin>> {
+    WIRE.try_with(|wire| Arc::clone(&wire.origin)).unwrap_or_default()
 }
 
 /// Pingora has read a request header on this task's connection.

@@ -50,8 +50,10 @@ impl Seen {
 impl Events {
     /// Looks at the next piece.
     pub(super) fn look(&mut self, piece: &[u8]) -> Seen {
-        let mut seen = Seen::default();
-        for part in piece.split_inclusive(|byte| *byte == b'\n') {
+        let (mut seen, mut rest) = (Seen::default(), piece);
+        while !rest.is_empty() {
+            let part;
+            (part, rest) = rest.split_at(memchr::memchr(b'\n', rest).map_or(rest.len(), |line_end| line_end + 1));
             let before = self.filled;
             let taken = part.len().min(PREFIX - before);
             self.prefix[before..before + taken].copy_from_slice(&part[..taken]);

@@ -3,6 +3,7 @@
 //! A client may send requests ahead, so the bytes that Pingora has read may belong to later requests than the one it
 //! is at. Both are counted.
 
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
@@ -144,26 +145,31 @@ impl Follower {
 pub(super) fn take_header(header: &mut Vec<u8>, bytes: &[u8]) -> (usize, bool) {
     // Line ends in front of a message are skipped, as Pingora does.
     let skipped = if header.is_empty() { bytes.iter().take_while(|byte| b"\r\n".contains(byte)).count() } else { 0 };
-    let mut used = skipped;
-    while let Some(length) = bytes[used..].iter().position(|byte| *byte == b'\n') {
-        header.extend_from_slice(&bytes[used..=used + length]);
-        used += length + 1;
-        if header.ends_with(b"\n\n") || header.ends_with(b"\n\r\n") {
-            return (used, true);
+    let bytes_of_header = &bytes[skipped..];
+    for line_end in memchr::memchr_iter(b'\n', bytes_of_header) {
+        let (before, here) = (&**header, &bytes_of_header[..line_end]);
+        // The last two bytes in front of this line end; of a header that came in pieces they may be among what came before.
+        let back = |distance: usize| match here.len().checked_sub(distance) {
+            Some(place) => Some(here[place]),
+            None => before.len().checked_sub(distance - here.len()).map(|place| before[place]),
+        };
+        if back(1) == Some(b'\n') || (back(1) == Some(b'\r') && back(2) == Some(b'\n')) {
+            header.extend_from_slice(&bytes_of_header[..=line_end]);
+            return (skipped + line_end + 1, true);
         }
     }
-    header.extend_from_slice(&bytes[used..]);
+    header.extend_from_slice(bytes_of_header);
     (bytes.len(), false)
 }
 
 /// What follows a header. What is ambiguous there is refused before the body matters (see `framing`).
 fn body_behind(header: &[u8]) -> At {
-    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
-    let mut request = httparse::Request::new(&mut fields);
+    let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let mut request = httparse::Request::new(&mut []);
     // Blanks and control characters in a target are let through by Pingora; what is of interest stands behind it.
     let Some(first_line) = header.iter().position(|byte| *byte == b'\n') else { return At::Lost };
     let whole = [b"GET / HTTP/1.1\r\n", &header[first_line + 1..]].concat();
-    if !request.parse(&whole).is_ok_and(|status| status.is_complete()) {
+    if !request.parse_with_uninit_headers(&whole, &mut fields).is_ok_and(|status| status.is_complete()) {
         return At::Lost;
     }
     let named = |name: &str| request.headers.iter().find(|field| field.name.eq_ignore_ascii_case(name));

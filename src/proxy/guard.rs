@@ -11,11 +11,11 @@ use pingora::proxy::Session;
 use pingora::{Error, Result};
 use tokio::time::Instant;
 
-use super::Proxy;
 use super::admit::write_response;
 use super::context::RequestContext;
 use super::reject::Reject;
 use super::request::REQUEST_ID;
+use super::{Proxy, connection};
 use crate::access::{self, Asked, CREDENTIAL_HEADERS, Cors, Hop, Refused};
 use crate::prompt::Demand;
 
@@ -119,11 +119,13 @@ pub(super) fn tell_origin(session: &Session, request: &mut RequestHeader, ctx: &
         host: host.or_else(|| asked.uri.authority().map(http::uri::Authority::as_str)),
         port: client.server_addr().and_then(SocketAddr::as_inet).map(std::net::SocketAddr::port),
     };
-    for (name, value) in access::forwarded_fields(&ctx.in_force.access.rules().trusted_proxies, &hop, &request.headers)
-    {
+    let trusted = &ctx.in_force.access.rules().trusted_proxies;
+    let told = connection::told_origin();
+    let mut told = told.lock();
+    for (name, value) in &*told.fields(trusted, &hop, &request.headers) {
         match value {
             Some(value) => request.insert_header(name, value)?,
-            None => drop(request.remove_header(&name)),
+            None => drop(request.remove_header(name)),
         }
     }
     Ok(())

@@ -20,10 +20,24 @@ pub(super) trait Layer: Debug + Send + Sync + Unpin + 'static {
     /// Reads from the connection.
     fn poll_read(&mut self, stream: &mut Stream, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>>;
 
-    /// Writes to the connection. What is written in one slice comes here; what comes in several (the chunks of a body)
-    /// passes by.
+    /// Writes to the connection what comes in one slice.
     fn poll_write(&mut self, stream: &mut Stream, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(stream).poll_write(cx, buf)
+    }
+
+    /// Writes to the connection what comes in several slices, as the chunks of a body do.
+    fn poll_write_vectored(
+        &mut self,
+        stream: &mut Stream,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(stream).poll_write_vectored(cx, bufs)
+    }
+
+    /// Sends off what has been written.
+    fn poll_flush(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(stream).poll_flush(cx)
     }
 
     /// What is to be known of the connection by those who get to see its digest.
@@ -59,7 +73,8 @@ impl<L: Layer> AsyncWrite for Layered<L> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let this = &mut *self;
+        this.layer.poll_flush(&mut this.stream, cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -71,7 +86,8 @@ impl<L: Layer> AsyncWrite for Layered<L> {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let this = &mut *self;
+        this.layer.poll_write_vectored(&mut this.stream, cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {

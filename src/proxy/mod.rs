@@ -8,6 +8,7 @@
 //! weigh       how long the prompt is, and what the answer may be
 //! connect     backoff, a place on a server (the lease), its address
 //! loan        the client is watched while a connection to the server is being made
+//! request_writer  header and body of a request in one write
 //! trail       the answers on that connection, which Pingora reads trailers over in (trailers)
 //! request     the header that goes to the server
 //! response    judging the server's header, the header that goes to the client
@@ -40,6 +41,7 @@ mod presence;
 mod reject;
 mod report;
 mod request;
+mod request_writer;
 mod response;
 mod retry;
 mod server_connections;
@@ -151,9 +153,10 @@ impl ProxyHttp for Proxy {
     ) -> Result<()> {
         Self::connected(session, ctx)?;
         self.metrics.latency().connected(reused);
-        if let Some(trail) = digest.and_then(server_connections::trail) {
-            trail.begin(session.req_header().method == Method::HEAD);
-            ctx.watch.connected(trail.clone());
+        if let Some(wire) = digest.and_then(server_connections::wire) {
+            wire.body_follows.set(ctx.request_bytes > 0);
+            wire.answers.begin(session.req_header().method == Method::HEAD);
+            ctx.watch.connected(wire.answers.clone());
         }
         Ok(())
     }

@@ -1,11 +1,11 @@
-//! Connections to servers, with a layer that follows what they answer.
+//! Connections to servers, with a layer that follows what they answer, and has a hand in how requests are written.
 //!
 //! Pingora 0.9.1 lets nobody read along with a server's connection, but has a place for servers that speak a protocol of
 //! one's own: there it asks a connector of ours, which may hand it a stream, and it goes on in HTTP/1.1. From there on
 //! everything is as without: Pingora connects, agrees on TLS, keeps the connection and finds it again.
 
 use std::any::Any;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, ready};
@@ -25,6 +25,7 @@ use pingora::{Error, ErrorType, Result};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::layer::{Layer, Layered};
+use super::request_writer::{BodyFollows, RequestWriter};
 use super::trail::Trail;
 
 /// What makes Pingora ask [`ServerConnector`]. No server gets to see it.
@@ -35,8 +36,17 @@ pub(super) fn follow(peer: &mut HttpPeer) {
     peer.options.alpn = FOLLOWED.clone();
 }
 
-/// Where the answers of the connection with this digest are followed.
-pub(super) fn trail(digest: &Digest) -> Option<&Trail> {
+/// What is known of a connection to a server below Pingora.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ServerWire {
+    /// Where its answers are followed.
+    pub(super) answers: Trail,
+    /// Whether a body follows the header of the request that is written next.
+    pub(super) body_follows: BodyFollows,
+}
+
+/// The connection with this digest.
+pub(super) fn wire(digest: &Digest) -> Option<&ServerWire> {
     digest.proxy_digest.as_ref()?.user_data.as_ref()?.downcast_ref()
 }
 
@@ -86,17 +96,21 @@ impl custom::Connector for ServerConnector {
 }
 
 fn followed(stream: Stream) -> Result<Stream> {
-    let trail = Trail::default();
+    let wire = ServerWire::default();
     // A place for what a proxy on the way to the server has answered; there is none.
     let answered = Box::new(ResponseHeader::build_no_case(StatusCode::OK, Some(0))?);
-    let digest = Arc::new(ProxyDigest::new(answered, Some(Box::new(trail.clone()))));
-    Ok(Box::new(Layered::new(stream, Follow { trail, digest, has_fault: false })))
+    let digest = Arc::new(ProxyDigest::new(answered, Some(Box::new(wire.clone()))));
+    Ok(Box::new(Layered::new(
+        stream,
+        Follow { trail: wire.answers, writer: RequestWriter::new(wire.body_follows), digest, has_fault: false },
+    )))
 }
 
 /// The layer.
 #[derive(Debug)]
 struct Follow {
     trail: Trail,
+    writer: RequestWriter,
     digest: Arc<ProxyDigest>,
     has_fault: bool,
 }
@@ -116,6 +130,23 @@ impl Layer for Follow {
             }
         }
         Poll::Ready(Ok(()))
+    }
+
+    fn poll_write(&mut self, stream: &mut Stream, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.writer.poll_write(stream, cx, buf)
+    }
+
+    fn poll_write_vectored(
+        &mut self,
+        stream: &mut Stream,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.writer.poll_write_vectored(stream, cx, bufs)
+    }
+
+    fn poll_flush(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writer.poll_flush(stream, cx)
     }
 
     fn digest(&self, _stream: &Stream) -> Option<Arc<ProxyDigest>> {

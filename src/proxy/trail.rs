@@ -3,6 +3,7 @@
 //! Only bodies in chunks have trailers; anything else is not looked at. As little is kept as possible: a header until it
 //! is whole, and what stands behind the last chunk.
 
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use http::header::TRANSFER_ENCODING;
@@ -86,13 +87,14 @@ impl Follower {
 
 /// What follows a header. What is ambiguous there is not relayed (see `response`), whatever this makes of it.
 fn behind(header: &[u8], is_head: bool) -> At {
-    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
-    let mut response = httparse::Response::new(&mut fields);
+    let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let mut response = httparse::Response::new(&mut []);
     // As lenient as Pingora.
     let mut parser = httparse::ParserConfig::default();
     parser.allow_spaces_after_header_name_in_responses(true);
     parser.allow_obsolete_multiline_headers_in_responses(true);
-    if !parser.parse_response(&mut response, header).is_ok_and(|status| status.is_complete()) {
+    let parsed = parser.parse_response_with_uninit_headers(&mut response, header, &mut fields);
+    if !parsed.is_ok_and(|status| status.is_complete()) {
         return At::Elsewhere;
     }
     match response.code {

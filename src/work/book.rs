@@ -7,8 +7,9 @@
 //! All sums are integers (nanoseconds, tokens), so what was added is exactly what is taken away, in any order, and an
 //! idle server is at exactly zero. Nothing here walks over requests; each event costs a constant amount (amortised).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
+use super::by_id::ById;
 use super::profile::as_f64;
 use super::request::RequestId;
 
@@ -101,7 +102,7 @@ struct Page {
 #[derive(Debug, Default)]
 pub struct Book {
     pages: Vec<Page>,
-    active: HashMap<RequestId, Active>,
+    active: ById<Active>,
     next_sequence: u64,
 }
 

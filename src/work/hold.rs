@@ -8,8 +8,9 @@
 //! that may go to the same servers stand in one line: when the first of a line has to wait on, so do all behind it, and
 //! nobody behind it is asked about. Requests that may go elsewhere stand in another line, and do not wait for it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::by_id::ById;
 use super::request::{Request, RequestId};
 
 /// How much of its waiting time a request gets ahead by.
@@ -114,7 +115,7 @@ struct Line {
 /// What is held, in order.
 #[derive(Debug, Default)]
 pub struct Hold {
-    held: HashMap<RequestId, Held>,
+    held: ById<Held>,
     lines: BTreeMap<LineKey, Line>,
     by_age: BTreeSet<(Seconds, RequestId)>,
     turns_by_age: BTreeSet<(Seconds, RequestId)>,

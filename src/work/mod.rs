@@ -38,6 +38,7 @@
 //! Everything here is pure: no I/O, no clock (the time is an argument), no Pingora types.
 
 mod book;
+mod by_id;
 mod calibration;
 mod cost;
 mod dispatcher;
@@ -63,6 +64,7 @@ mod window;
 mod tests;
 
 pub use book::{Active, Book, Entry, Sums};
+pub use by_id::{ById, IdHasher};
 pub use calibration::{Calibration, Coefficients, FirstToken, Learning};
 pub use cost::{Cost, Costs};
 pub use dispatcher::{Dispatcher, Repeated, Settings};
