@@ -1,6 +1,7 @@
 //! The whole metrics page after each step of a scenario, beside what has happened: no sample may be wrong, missing, or one
 //! too many.
 
+mod by_work;
 mod model;
 mod scenario;
 mod timed;

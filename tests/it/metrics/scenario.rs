@@ -30,26 +30,58 @@ pub(super) fn with_key(method: &str, asked: &Asked) -> Vec<u8> {
     request(method, asked.path, &format!("{KEY}X-Do: {}\r\n", asked.what), &body)
 }
 
+/// What servers are asked by Tidegate itself.
+const PROBE: &str = "GET /health ";
+const MODELS: &str = "GET /v1/models ";
+const ENGINE: &str = "GET /metrics ";
+
+const MODEL_LIST: &str = r#"{"object":"list","data":[{"id":"tiny","max_model_len":131072}]}"#;
+
 /// A server that does what requests ask it to.
 pub(super) struct Server {
     pub(super) backend: Backend,
-    gate: Gate,
+    pub(super) gate: Gate,
     /// The status of its health page.
     pub(super) health: Arc<AtomicU16>,
     /// Probes that it has answered badly, and well.
     probes: Arc<[AtomicU32; 2]>,
+    pub(super) engine: Arc<Engine>,
+}
+
+/// What a server says of its engine.
+#[derive(Default)]
+pub(super) struct Engine {
+    /// Requests that run in it and did not come through Tidegate.
+    pub(super) foreign: AtomicU32,
+    own: AtomicU32,
+    /// How often it has said so.
+    pub(super) asked: AtomicU32,
+}
+
+impl Engine {
+    fn page(&self) -> String {
+        let running = self.foreign.load(Ordering::SeqCst) + self.own.load(Ordering::SeqCst);
+        format!(
+            "vllm:num_requests_running{{engine=\"0\"}} {running}.0\nvllm:num_requests_waiting{{engine=\"0\"}} 0.0\n\
+             vllm:kv_cache_usage_perc{{engine=\"0\"}} 0.25\n"
+        )
+    }
 }
 
 impl Server {
-    async fn start(name: &'static str) -> Self {
+    pub(super) async fn start(name: &'static str) -> Self {
         let (gate, health) = (Gate::closed(), Arc::new(AtomicU16::new(200)));
         let probes: Arc<[AtomicU32; 2]> = Arc::default();
+        let engine: Arc<Engine> = Arc::default();
         let (its_gate, its_health, its_probes) = (gate.clone(), Arc::clone(&health), Arc::clone(&probes));
+        let its_engine = Arc::clone(&engine);
         let backend = Backend::start(move |mut conn: Conn| {
             let (gate, health, probes) = (its_gate.clone(), Arc::clone(&its_health), Arc::clone(&its_probes));
+            let engine = Arc::clone(&its_engine);
             async move {
                 while let Some(request) = conn.request().await {
-                    if request.head.line.starts_with("GET /health ") {
+                    let line = &request.head.line;
+                    if line.starts_with(PROBE) {
                         let status = health.load(Ordering::SeqCst);
                         if !conn.send(json_response(status, "{}")).await {
                             return;
@@ -57,17 +89,29 @@ impl Server {
                         probes[usize::from(status == 200)].fetch_add(1, Ordering::SeqCst);
                         continue;
                     }
+                    if line.starts_with(ENGINE) || line.starts_with(MODELS) {
+                        let is_engine = line.starts_with(ENGINE);
+                        let page = if is_engine { engine.page() } else { MODEL_LIST.to_owned() };
+                        if !conn.send(json_response(200, &page)).await {
+                            return;
+                        }
+                        engine.asked.fetch_add(u32::from(is_engine), Ordering::SeqCst);
+                        continue;
+                    }
                     let asked = request.head.get("x-do").unwrap_or_default().to_owned();
                     let parts = || asked.split(',').map(|part| part.split_once('@').unwrap_or((part, name)));
                     let what = parts().find(|(_, server)| *server == name).map_or("", |(what, _)| what);
-                    if !answer(&mut conn, what, &gate).await {
+                    engine.own.fetch_add(1, Ordering::SeqCst);
+                    let goes_on = answer(&mut conn, what, &gate).await;
+                    engine.own.fetch_sub(1, Ordering::SeqCst);
+                    if !goes_on {
                         return drop(tokio::time::timeout(PATIENCE, conn.finish()).await);
                     }
                 }
             }
         })
         .await;
-        Self { backend, gate, health, probes }
+        Self { backend, gate, health, probes, engine }
     }
 
     /// Probes that were answered, by whether they passed.
@@ -76,10 +120,10 @@ impl Server {
     }
 
     /// The connections on which requests of clients came, in order.
-    fn connections(&self) -> Vec<usize> {
-        let own = ["GET /health ", "GET /v1/models "];
+    pub(super) fn connections(&self) -> Vec<usize> {
         let received = self.backend.received().into_iter();
-        let received = received.filter(|request| !own.iter().any(|line| request.head.line.starts_with(line)));
+        let received =
+            received.filter(|request| ![PROBE, MODELS, ENGINE].iter().any(|line| request.head.line.starts_with(line)));
         received.map(|request| request.connection).collect()
     }
 }
@@ -259,32 +303,16 @@ impl Scenario {
     }
 
     async fn compare(&self) -> Result<Scraped, Vec<String>> {
-        let page = Scraped::text(&self.tidegate.metrics().await);
-        let asking = b"GET /metrics HTTP/1.1\r\nHost: admin\r\nAccept: application/openmetrics-text\r\n\r\n";
-        let answer = Client::connect(self.tidegate.admin).await.exchange(asking).await;
-        let open_metrics = Scraped::open_metrics(&answer.text());
-        let status = self.tidegate.status().await;
+        let (page, mut wrong) = scrape(&self.tidegate).await;
         let (_, exact) = timed::split(&page);
-        let mut wrong = differences(&exact, &self.expected());
+        wrong.extend(differences(&exact, &self.expected()));
         wrong.extend(timed::faults(&page, self.before.as_ref(), self.started.elapsed()));
-        if open_metrics.kinds != page.kinds {
-            wrong.push("the formats have other families".to_owned());
-        }
-        let is_of_the_process = |series: &String| series.starts_with("process_");
-        let [text, open] = [&page, &open_metrics].map(|page| {
-            let mut samples = page.samples.clone();
-            samples.retain(|series, _| !is_of_the_process(series));
-            samples
-        });
-        wrong.extend(differences(&open, &text).into_iter().map(|line| format!("in OpenMetrics: {line}")));
-        wrong.extend(beside_status(&page, &status));
         if wrong.is_empty() { Ok(page) } else { Err(wrong) }
     }
 
     /// What the model says, and what servers have seen.
     fn expected(&self) -> BTreeMap<String, f64> {
         let mut samples = self.model.samples();
-        let mut connections = [0.0; 2];
         for (name, server) in &self.servers {
             for (passed, result) in [(true, "passed"), (false, "failed")] {
                 let probes = server.probes(passed);
@@ -295,16 +323,42 @@ impl Scenario {
                     );
                 }
             }
-            let all = server.connections();
-            for (place, connection) in all.iter().enumerate() {
-                connections[usize::from(all[..place].contains(connection))] += 1.0;
-            }
         }
-        for (reused, count) in ["false", "true"].into_iter().zip(connections) {
-            samples.insert(series("tidegate_server_connections_total", &[("reused", reused)]), count);
-        }
+        samples.extend(connections(self.servers.values()));
         samples
     }
+}
+
+/// The page, and where it is another one in OpenMetrics or says something else than the status.
+pub(super) async fn scrape(tidegate: &Tidegate) -> (Scraped, Vec<String>) {
+    let page = Scraped::text(&tidegate.metrics().await);
+    let asking = b"GET /metrics HTTP/1.1\r\nHost: admin\r\nAccept: application/openmetrics-text\r\n\r\n";
+    let answer = Client::connect(tidegate.admin).await.exchange(asking).await;
+    let open_metrics = Scraped::open_metrics(&answer.text());
+    let mut wrong = beside_status(&page, &tidegate.status().await);
+    if open_metrics.kinds != page.kinds {
+        wrong.push("the formats have other families".to_owned());
+    }
+    let [text, open] = [&page, &open_metrics].map(|page| {
+        let mut samples = page.samples.clone();
+        samples.retain(|series, _| !timed::moves_by_itself(series));
+        samples
+    });
+    wrong.extend(differences(&open, &text).into_iter().map(|line| format!("in OpenMetrics: {line}")));
+    (page, wrong)
+}
+
+/// The connections that servers have seen, as samples.
+pub(super) fn connections<'a>(servers: impl Iterator<Item = &'a Server>) -> [(String, f64); 2] {
+    let mut counts = [0.0; 2];
+    for server in servers {
+        let all = server.connections();
+        for (place, connection) in all.iter().enumerate() {
+            counts[usize::from(all[..place].contains(connection))] += 1.0;
+        }
+    }
+    let sample = |reused: &str, count| (series("tidegate_server_connections_total", &[("reused", reused)]), count);
+    [sample("false", counts[0]), sample("true", counts[1])]
 }
 
 fn setup(
@@ -369,6 +423,20 @@ fn beside_status(page: &Scraped, status: &Value) -> Vec<String> {
             say("tidegate_server_health", &labels, &true.into());
         }
     }
+    let work = &status["work"];
+    for server in work["servers"].as_array().into_iter().flatten() {
+        let labels = [("group", "all"), ("server", server["name"].as_str().unwrap())];
+        for (metric, key) in [
+            ("prefill_seconds", "prefill_seconds"),
+            ("prefilling_requests", "prefilling"),
+            ("prefilling_long_requests", "prefilling_long"),
+            ("context_tokens", "context_tokens"),
+        ] {
+            say(&format!("tidegate_server_{metric}"), &labels, &server[key]);
+        }
+        let is_lane = work["lanes"].as_array().unwrap().contains(&server["name"]);
+        say("tidegate_server_lane", &labels, &is_lane.into());
+    }
     let mut wrong: Vec<String> = said
         .iter()
         .filter(|(series, value)| page.samples.get(*series) != Some(value))
@@ -386,6 +454,15 @@ fn beside_status(page: &Scraped, status: &Value) -> Vec<String> {
             series.starts_with("tidegate_requests_total{") && series.contains(&format!("outcome=\"{outcome}\""))
         });
         sum(outcome, count, with_outcome.map(|(_, count)| count).sum());
+    }
+    for agreement in
+        status["shadow"].as_object().into_iter().flat_map(|_| ["same_server", "same_group", "other_group", "none"])
+    {
+        let agreeing = page.samples.iter().filter(|(series, _)| {
+            series.starts_with("tidegate_shadow_choices_total{")
+                && series.contains(&format!("agreement=\"{agreement}\""))
+        });
+        sum(agreement, &status["shadow"][agreement], agreeing.map(|(_, count)| count).sum());
     }
     sum("retries", &status["totals"]["retries"], page.sum("tidegate_retries_total"));
     sum("redirects", &status["totals"]["redirects"], page.sum("tidegate_redirects_total"));

@@ -26,6 +26,14 @@ const OF_THE_PROCESS: [&str; 5] = [
     "process_cpu_seconds_total",
 ];
 
+/// What the policies by work have learned, or look at over time.
+const LEARNED: [&str; 4] = [
+    "tidegate_mean_output_tokens",
+    "tidegate_long_from_prefill_seconds",
+    "tidegate_long_work_share",
+    "tidegate_held_for_seconds",
+];
+
 const START_TIME: &str = "tidegate_start_time_seconds";
 
 /// Takes the samples out of a page that are judged by [`faults`] alone.
@@ -33,11 +41,19 @@ pub(super) fn split(page: &Scraped) -> (BTreeMap<String, f64>, BTreeMap<String, 
     page.samples.clone().into_iter().partition(|(series, _)| is_timed(name_and_labels(series).0))
 }
 
+/// Whether a sample may be another one at the next look, although nothing has happened.
+pub(super) fn moves_by_itself(series: &str) -> bool {
+    series.starts_with("process_") || LEARNED.contains(&series)
+}
+
 fn is_timed(name: &str) -> bool {
     let is_of_histogram = |(family, _): &(&str, usize)| {
         name.strip_prefix(family).is_some_and(|suffix| ["_bucket", "_sum"].contains(&suffix))
     };
-    name == START_TIME || OF_THE_PROCESS.contains(&name) || HISTOGRAMS.iter().any(is_of_histogram)
+    name == START_TIME
+        || OF_THE_PROCESS.contains(&name)
+        || LEARNED.contains(&name)
+        || HISTOGRAMS.iter().any(is_of_histogram)
 }
 
 /// What cannot be, of these samples now and before; `running_for` is the age of the process at the least.
@@ -78,6 +94,15 @@ pub(super) fn faults(now: &Scraped, before: Option<&Scraped>, running_for: Durat
                 demand((0.0..=most).contains(&longer), format!("{sum} has grown by {longer} with {more} observations"));
             }
         }
+    }
+    let learned: Vec<f64> = LEARNED.iter().filter_map(|name| now.samples.get(*name).copied()).collect();
+    known += learned.len();
+    demand(learned.iter().all(|value| *value >= 0.0), format!("{LEARNED:?} are {learned:?}"));
+    if let [_, _, share, held_for] = *learned {
+        demand(share <= 1.0, format!("{share} is no share"));
+        let is_held = now.sum("tidegate_queue_requests") > 0.0;
+        let most = if is_held { running_for.as_secs_f64() } else { 0.0 };
+        demand(held_for <= most, format!("held for {held_for} s, at most {most} s"));
     }
     let (timed, _) = split(now);
     demand(timed.len() == known, format!("{} samples depend on time, and {known} are known", timed.len()));
