@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::model::Asked;
-use super::scenario::{LONG, SHORT, Server, chat, connections, scrape};
+use super::scenario::{CERTIFICATE, LONG, ONLY_BY_WORK, SHORT, Server, chat, connections, scrape, unseen};
 use super::timed;
 use crate::support::*;
 
@@ -210,6 +210,9 @@ async fn by_work_nothing_changes_on_the_page_but_what_has_happened() {
     one_short_request(&mut day).await;
     long_requests(&mut day).await;
     day.tidegate.idle().await;
+    let mut unseen = unseen(&day.before);
+    unseen.retain(|family| ONLY_BY_WORK.contains(&family.as_str()) || family == CERTIFICATE);
+    assert_eq!(unseen, [CERTIFICATE], "the other test sees the others");
 }
 
 async fn engines_and_sources(day: &mut Watched, file: &std::path::Path) {

@@ -1,7 +1,8 @@
 //! A Tidegate, its servers, and the model of both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -28,6 +29,47 @@ pub(super) fn with_key(method: &str, asked: &Asked) -> Vec<u8> {
     let length = usize::try_from(asked.bytes).unwrap();
     let body = if asked.is_generation() { body_of(length) } else { vec![b' '; length] };
     request(method, asked.path, &format!("{KEY}X-Do: {}\r\n", asked.what), &body)
+}
+
+/// Families of which only the test by work sees a sample.
+pub(super) const ONLY_BY_WORK: [&str; 16] = [
+    "tidegate_discovery_failed",
+    "tidegate_engine_drift_requests",
+    "tidegate_engine_kv_usage_ratio",
+    "tidegate_engine_running_requests",
+    "tidegate_engine_scrapes",
+    "tidegate_engine_waiting_requests",
+    "tidegate_held_for_seconds",
+    "tidegate_long_from_prefill_seconds",
+    "tidegate_long_work_share",
+    "tidegate_mean_output_tokens",
+    "tidegate_server_context_tokens",
+    "tidegate_server_lane",
+    "tidegate_server_prefill_seconds",
+    "tidegate_server_prefilling_long_requests",
+    "tidegate_server_prefilling_requests",
+    "tidegate_shadow_choices",
+];
+
+/// Needs a TLS listener; see `tls_clients`.
+pub(super) const CERTIFICATE: &str = "tidegate_tls_certificate_valid_until_seconds";
+
+/// The families that the program declares and that are not on a page.
+pub(super) fn unseen(page: &Scraped) -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/metrics");
+    let mut declared = BTreeSet::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
+            let source = std::fs::read_to_string(path).unwrap();
+            let literals = source.split('"').skip(1).step_by(2);
+            let names = literals.filter(|text| text.starts_with("tidegate_") || text.starts_with("process_"));
+            declared.extend(names.map(str::to_owned));
+        }
+    }
+    assert!(declared.len() > 50, "{declared:?}");
+    declared.retain(|name| !page.kinds.contains_key(name) && !page.kinds.contains_key(&format!("{name}_total")));
+    declared.into_iter().collect()
 }
 
 /// What servers are asked by Tidegate itself.
@@ -281,6 +323,7 @@ impl Scenario {
         let lines = std::fs::read_to_string(self.folder.path().join("access.log")).unwrap();
         assert_eq!(page.sum("tidegate_requests_total"), lines.lines().map(|_| 1.0).sum::<f64>());
         assert_eq!(page.sum("tidegate_attempts_total"), page.sum("tidegate_decisions_total"));
+        assert_eq!(unseen(&page), [&ONLY_BY_WORK[..], &[CERTIFICATE]].concat());
     }
 
     /// Compares the whole page, in both formats, and the status with what has happened.

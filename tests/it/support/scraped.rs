@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Everything that one scrape has brought. Families are called as in the text format, counters with `_total`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scraped {
-    /// The kind of each family, also of those without a sample.
+    /// The kind of each family. One without a sample is not there.
     pub(crate) kinds: BTreeMap<String, String>,
     /// Each sample by its name and labels, as [`series`] writes them.
     pub(crate) samples: BTreeMap<String, f64>,
