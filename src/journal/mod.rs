@@ -13,7 +13,7 @@
 //! | nobody, and nobody can: no admin listener, no access log | nothing |
 //! | whoever may come later | a record, of what is known anyway |
 //! | the access log | a record; the prompt's text is read, if the policy does not read it anyway |
-//! | a follower | the same, and where it goes; why, in sentences, of [`MOST_EXPLAINED`] requests a second at the most |
+//! | a follower | the same, and where it goes; why, in sentences, of 50 requests a second at the most |
 
 mod ration;
 #[cfg(test)]
@@ -41,7 +41,7 @@ const MOST_RECENT: usize = 512;
 
 /// Requests that are explained in a second, while somebody follows: an explanation looks at every server, on the way of
 /// the request, and for that long no other is placed. A person does not read as many.
-const MOST_EXPLAINED: u32 = 20;
+const MOST_EXPLAINED: u32 = 50;
 
 /// At the end of the process lines have this long to reach the disk.
 const FLUSHED_WITHIN: Duration = Duration::from_secs(2);

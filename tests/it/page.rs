@@ -210,7 +210,7 @@ async fn a_watcher_that_reads_nothing_harms_nobody() {
 
 #[tokio::test]
 async fn of_many_requests_in_a_second_some_are_explained() {
-    const REQUESTS: usize = 150;
+    const REQUESTS: usize = 200;
     let server = answers().await;
     let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
     let mut watcher = Watcher::start(&tidegate, "").await;
@@ -223,9 +223,9 @@ async fn of_many_requests_in_a_second_some_are_explained() {
         assert_eq!((&placed["reason"], &placed["tokens"]), (&"standard".into(), &100.into()));
         explained.push(!placed["words"].as_array().unwrap().is_empty());
     }
-    let most = 20 * (usize::try_from(started.elapsed().as_secs()).unwrap() + 1);
+    let most = 50 * (usize::try_from(started.elapsed().as_secs()).unwrap() + 1);
     let count = explained.iter().filter(|is_explained| **is_explained).count();
-    assert!(explained[0] && (20..=most).contains(&count), "{count} of {REQUESTS}, at most {most}");
+    assert!(explained[0] && (50..=most).contains(&count), "{count} of {REQUESTS}, at most {most}");
 }
 
 #[tokio::test]
