@@ -198,9 +198,10 @@ async fn by_work_nothing_changes_on_the_page_but_what_has_happened() {
     let discover = format!("discover: {{ file: {}, interval: 100ms }}", file.display());
     let text = setup.yaml(address, admin).replace("servers: [", &format!("{discover}, servers: ["));
     let tidegate = Tidegate::start_with(address, admin, &text).await;
-    until("the engines are known", async || {
-        tidegate.metric("tidegate_engine_running_requests", &[]).await == 0.0
-            && servers.iter().all(|server| server.engine.asked.load(Ordering::SeqCst) > 0)
+    until("the engines and the source are known", async || {
+        let page = tidegate.metrics().await;
+        let engines = ["a", "b"].map(|server| series("tidegate_engine_kv_usage_ratio", &[("server", server)]));
+        page.contains("tidegate_discovery_failed{") && engines.iter().all(|series| page.contains(series))
     })
     .await;
     let before = Scraped::text(&tidegate.metrics().await);
