@@ -34,10 +34,10 @@ pub struct Record {
     /// Length of the request's body, in bytes.
     #[serde(default)]
     pub body_bytes: u64,
-    /// Whether the client asked for a stream.
+    /// Whether the client asked for a stream; where nobody has read what it asked for, whether it got one.
     #[serde(default)]
     pub stream: bool,
-    /// The prompt's length as it was estimated on arrival, in tokens.
+    /// The prompt's length as it was estimated on arrival, in tokens: by its text, if anybody has read that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimated_tokens: Option<u64>,
     /// The prompt's length as the server told it (`usage.prompt_tokens`).

@@ -11,8 +11,9 @@
 //! | `ended` | a request is over ([`Record`](crate::access_log::Record)) | at once |
 //! | `lagged` | `missed`: how many of these two were not sent, because this watcher was too slow | when that was so |
 //!
-//! It costs something only while somebody watches, and on the thread of the admin listener. A watcher that does not take
-//! what it is sent holds one piece of it and what the journal holds for all, and is let go after a while.
+//! It costs something only while somebody watches, and mostly on the thread of the admin listener; what it costs the
+//! requests is bounded by the [journal](crate::journal). A watcher that does not take what it is sent holds one piece of
+//! it and what the journal holds for all, and is let go after a while.
 
 use std::sync::Arc;
 use std::time::Duration;

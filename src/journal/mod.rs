@@ -6,15 +6,23 @@
 //!                                    --> the latest records, for whoever comes later
 //! ```
 //!
-//! Nothing here waits, and nothing is made of a request that nobody wants to see.
+//! Nothing here waits, and nothing is made of a request that nobody wants to see:
+//!
+//! | who looks | what is made for it of each request |
+//! |---|---|
+//! | nobody, and nobody can: no admin listener, no access log | nothing |
+//! | whoever may come later | a record, of what is known anyway |
+//! | the access log | a record; the prompt's text is read, if the policy does not read it anyway |
+//! | a follower | the same, and where it goes; why, in sentences, of 50 requests a second at the most |
 
+mod ration;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
@@ -23,12 +31,17 @@ use tokio::sync::broadcast;
 
 use crate::access_log::{Counts, End, Format, Record, Writer};
 use crate::config::{AccessLog, LogFormat};
+use ration::Ration;
 
 /// Events that a follower may be behind before it misses some.
 const MOST_BEHIND: usize = 1_024;
 
 /// Records that are kept for whoever comes later.
 const MOST_RECENT: usize = 512;
+
+/// Requests that are explained in a second, while somebody follows: an explanation looks at every server, on the way of
+/// the request, and for that long no other is placed. A person does not read as many.
+const MOST_EXPLAINED: u32 = 50;
 
 /// At the end of the process lines have this long to reach the disk.
 const FLUSHED_WITHIN: Duration = Duration::from_secs(2);
@@ -73,7 +86,8 @@ pub struct Placed {
     pub reason: &'static str,
     /// For how long it has waited in the balancer, in seconds.
     pub waited_s: f64,
-    /// Why, in sentences, as it stood when the request asked for a place.
+    /// Why, in sentences, as it stood when the request asked for a place. Empty when it was not explained: only so many
+    /// are, each second.
     pub words: Vec<String>,
 }
 
@@ -91,6 +105,7 @@ pub struct Journal {
     followers: broadcast::Sender<Arc<Event>>,
     /// `None`: nobody can ask for them.
     recent: Option<Mutex<VecDeque<Arc<Event>>>>,
+    explained: Ration,
     log: ArcSwapOption<Log>,
     counts: Counts,
 }
@@ -109,7 +124,7 @@ impl Journal {
     pub fn new(keeps_recent: bool, counts: Counts) -> Self {
         let (followers, _) = broadcast::channel(MOST_BEHIND);
         let recent = keeps_recent.then(|| Mutex::new(VecDeque::with_capacity(MOST_RECENT)));
-        Self { followers, recent, log: ArcSwapOption::empty(), counts }
+        Self { followers, recent, explained: Ration::of(MOST_EXPLAINED), log: ArcSwapOption::empty(), counts }
     }
 
     /// Writes the access log like this from now on. Its file is opened anew, also when its name is the same: whoever
@@ -148,10 +163,24 @@ impl Journal {
         self.followers.receiver_count() > 0
     }
 
+    /// Whether somebody wants to know why the next request goes where it goes. That is a right to one explanation, which
+    /// is used up by asking.
+    #[must_use]
+    pub fn wants_words(&self) -> bool {
+        self.wants_places() && self.explained.take(Instant::now())
+    }
+
+    /// Whether somebody wants to see what is asked, for which the text of prompts has to be read. Whoever may come later
+    /// is no reason to.
+    #[must_use]
+    pub fn wants_prompts(&self) -> bool {
+        self.wants_places() || self.log.load().is_some()
+    }
+
     /// Whether somebody wants to see how requests end.
     #[must_use]
     pub fn wants_ends(&self) -> bool {
-        self.recent.is_some() || self.wants_places() || self.log.load().is_some()
+        self.recent.is_some() || self.wants_prompts()
     }
 
     /// A request was given a place.

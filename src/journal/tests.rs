@@ -38,6 +38,28 @@ fn nobody_wants_anything_of_a_journal_that_nobody_reads() {
 }
 
 #[test]
+fn prompts_are_read_for_those_who_look_and_not_for_those_who_may() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::new(true, Counts::default());
+    assert!(journal.wants_ends() && !journal.wants_prompts() && !journal.wants_words());
+    let follower = journal.follow();
+    assert!(journal.wants_prompts() && journal.wants_words());
+    drop(follower);
+    assert!(!journal.wants_prompts() && !journal.wants_words());
+    journal.configure(Some(&settings(folder.path().join("access.log")))).unwrap();
+    assert!(journal.wants_prompts() && !journal.wants_words());
+}
+
+#[test]
+fn so_many_are_explained_in_a_second_however_many_come() {
+    let journal = Journal::new(false, Counts::default());
+    let (_follower, start) = (journal.follow(), Instant::now());
+    let explained: u64 = (0..100_000).map(|_| u64::from(journal.wants_words())).sum();
+    let most = u64::from(MOST_EXPLAINED) * (start.elapsed().as_secs() + 1);
+    assert!((u64::from(MOST_EXPLAINED)..=most).contains(&explained), "{explained} of at most {most}");
+}
+
+#[test]
 fn the_latest_records_are_kept_and_no_more() {
     let journal = Journal::new(true, Counts::default());
     (0..MOST_RECENT + 3).for_each(|number| journal.ended(record(&number.to_string(), 200, 0.5)));

@@ -215,7 +215,7 @@ impl Metrics {
             request_bytes: registered(
                 &mut registry,
                 "tidegate_request_bytes",
-                "Bytes of request bodies that came from clients",
+                "Bytes of request bodies that came whole from clients",
                 Counter::default(),
             ),
             response_bytes: registered(

@@ -130,8 +130,7 @@ impl Proxy {
         let (mut header, body) = reject.response(ctx.request_id.as_ref())?;
         guard::share(session.req_header(), &mut header, ctx)?;
         ctx.reject = Some(reject);
-        ctx.status = Some(reject.status().as_u16());
-        write_response(session, header, body).await
+        write_response(session, ctx, header, body).await
     }
 
     /// Answers with JSON of Tidegate's own.
@@ -144,9 +143,7 @@ impl Proxy {
     ) -> Result<()> {
         let (mut header, body) = json_response(status, json, ctx.request_id.as_ref())?;
         guard::share(session.req_header(), &mut header, ctx)?;
-        ctx.status = Some(status.as_u16());
-        ctx.response_bytes = body.len() as u64;
-        write_response(session, header, body).await
+        write_response(session, ctx, header, body).await
     }
 }
 
@@ -186,15 +183,17 @@ fn too_large(config: &Config) -> Reject {
     Reject::BodyTooLarge { limit_bytes: config.max_body_bytes }
 }
 
-/// Writes a whole response to the client; without its body for HEAD.
+/// Writes a whole response of Tidegate's own to the client; without its body for HEAD.
 pub(super) async fn write_response(
     session: &mut Session,
+    ctx: &mut RequestContext,
     header: pingora::http::ResponseHeader,
     body: Bytes,
 ) -> Result<()> {
-    let has_body = session.req_header().method != Method::HEAD;
+    let body = if session.req_header().method == Method::HEAD { Bytes::new() } else { body };
+    // Nothing of a server's has gone out, whatever came.
+    (ctx.status, ctx.response_bytes) = (Some(header.status.as_u16()), body.len() as u64);
     session.downstream_session.write_response_header(Box::new(header)).await.map_err(Error::into_down)?;
-    let body = if has_body { body } else { Bytes::new() };
     session.downstream_session.write_response_body(body, true).await.map_err(Error::into_down)
 }
 

@@ -132,17 +132,17 @@ impl Answer {
             }
             if self.status == 500 && says(SHUTTING_DOWN) {
                 self.watch.speaks_against(Signal::Leaving, "it says that it is shutting down");
-                return self.elsewhere_or(LEAVING, is_held);
+                self.elsewhere_or(LEAVING, is_held)?;
             }
-            return Ok(Piece::Life);
-        }
-        if let Some(events) = &mut self.events {
+        } else if let Some(events) = &mut self.events {
             let seen = events.look(data);
             if seen.has_error && !self.has_failed {
                 self.has_failed = true;
                 self.watch.speaks_against(Signal::Fault(Fault::Stream), "an error within a stream");
                 if seen.begins_with_error() {
-                    return self.elsewhere_or(STREAM_ERROR, is_held);
+                    self.elsewhere_or(STREAM_ERROR, is_held)?;
+                    self.begun();
+                    return Ok(Piece::Life);
                 }
             }
             if !seen.has_content {
@@ -203,8 +203,14 @@ impl Answer {
         }
     }
 
-    fn elsewhere_or(&self, error: ErrorType, is_held: bool) -> Result<Piece> {
-        if is_held && self.watch.may_try_elsewhere() { Error::err_up(error) } else { Ok(Piece::Life) }
+    /// # Errors
+    /// With this one, when the request can be tried elsewhere. What has come is void then.
+    fn elsewhere_or(&mut self, error: ErrorType, is_held: bool) -> Result<()> {
+        if is_held && self.watch.may_try_elsewhere() {
+            self.is_counted = false;
+            return Error::err_up(error);
+        }
+        Ok(())
     }
 }
 

@@ -85,8 +85,7 @@ impl Proxy {
         if let Some(request_id) = &ctx.request_id {
             response.insert_header(REQUEST_ID, request_id)?;
         }
-        ctx.status = Some(StatusCode::NO_CONTENT.as_u16());
-        write_response(session, response, bytes::Bytes::new()).await.map_err(Error::into_down)?;
+        write_response(session, ctx, response, bytes::Bytes::new()).await.map_err(Error::into_down)?;
         Ok(true)
     }
 

@@ -66,9 +66,7 @@ pub(super) async fn answer(proxy: &Proxy, session: &mut Session, ctx: &mut Reque
         return Ok(true);
     };
     guard::share(session.req_header(), &mut header, ctx)?;
-    ctx.status = Some(header.status.as_u16());
-    ctx.response_bytes = body.len() as u64;
-    write_response(session, header, body).await?;
+    write_response(session, ctx, header, body).await?;
     Ok(true)
 }
 

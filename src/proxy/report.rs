@@ -24,6 +24,8 @@ use crate::upstream::Server;
 pub(super) struct Brought {
     /// What its server says.
     pub(super) usage: Option<Usage>,
+    /// Whether it is a good answer and comes as events.
+    is_stream: bool,
     /// Tokens that were generated: as the server says, else as they were seen.
     pub(super) output_tokens: Option<u64>,
     /// When its first and its last token came.
@@ -37,7 +39,8 @@ impl Brought {
         let usage = prompt::usage(&tail);
         let output_tokens = usage.and_then(|usage| usage.completion_tokens).or(events);
         // Without an event there are no tokens between which time goes by.
-        Self { usage, output_tokens, tokens_at, longest_gap: longest_gap.filter(|_| events.is_some()) }
+        let is_stream = events.is_some();
+        Self { usage, is_stream, output_tokens, tokens_at, longest_gap: longest_gap.filter(|_| is_stream) }
     }
 
     /// The times that the client has waited.
@@ -76,9 +79,10 @@ impl Proxy {
         });
     }
 
-    /// Why the request is going to go where it goes, in sentences; nothing when nobody wants to know.
+    /// Why the request is going to go where it goes, in sentences; nothing when nobody wants to know, or enough others were
+    /// explained in this second.
     pub(super) fn explained(&self, ctx: &RequestContext) -> Vec<String> {
-        let Some(demand) = ctx.demand.as_ref().filter(|_| self.live.journal().wants_places()) else {
+        let Some(demand) = ctx.demand.as_ref().filter(|_| self.live.journal().wants_words()) else {
             return Vec::new();
         };
         let demand = Demand { work: demand.work.clone().or_else(|| ctx.work.clone()), ..demand.clone() };
@@ -114,9 +118,10 @@ fn record(
     session: &Session,
     error: Option<&Error>,
     ctx: &RequestContext,
-    Brought { usage, output_tokens, .. }: Brought,
+    Brought { usage, is_stream, output_tokens, .. }: Brought,
 ) -> Record {
     let (estimate, work) = (ctx.estimate.as_ref(), ctx.work.as_ref());
+    let counted = || ctx.demand.as_ref().map(Demand::prompt_tokens);
     let group = group_name(ctx, ctx.standard_group);
     let is_elsewhere = ctx.group != ctx.standard_group;
     Record {
@@ -127,8 +132,10 @@ fn record(
         model: estimate.and_then(|estimate| estimate.model()).map(str::to_owned),
         endpoint: session.req_header().uri.path().to_owned(),
         body_bytes: ctx.request_bytes,
-        stream: work.is_some_and(|work| work.is_streamed),
-        estimated_tokens: estimate.map(prompt::Estimate::tokens),
+        // The same way by what was answered.
+        stream: work.map_or(is_stream, |work| work.is_streamed),
+        // Where the text was not read, a quarter of the bytes, as the policy counts.
+        estimated_tokens: estimate.map_or_else(counted, |estimate| Some(estimate.tokens())),
         prompt_tokens: usage.map(|usage| usage.prompt_tokens),
         cached_tokens: usage.and_then(|usage| usage.cached_tokens),
         max_tokens: work.and_then(|work| work.output_limit_tokens),

@@ -155,8 +155,8 @@ impl Proxy {
             self.metrics.timed_out(limit);
         }
         if !has_answer_begun(session) {
-            // The client was not sent the status of this attempt.
-            ctx.status = None;
+            // The client was sent nothing of what this attempt has brought.
+            (ctx.status, ctx.response_bytes) = (None, 0);
         }
         let may_retry = reason.is_some() && has_attempts_left(ctx) && !has_answer_begun(session);
         ctx.retry_reason = reason.filter(|_| may_retry);

@@ -204,10 +204,10 @@ impl Watch {
         }
     }
 
-    /// The attempt has failed: the request waits on that server no longer.
+    /// The attempt has failed: the request waits on that server no longer, and its header was not that of the answer.
     pub(super) fn left_server(&self) {
         let mut attempt = self.attempt.lock();
-        (attempt.prefilling, attempt.tallied) = (None, None);
+        (attempt.prefilling, attempt.tallied, attempt.header_at) = (None, None, None);
     }
 
     /// The request is over.

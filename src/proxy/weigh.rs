@@ -21,9 +21,10 @@ impl Proxy {
     pub(super) async fn weigh(&self, header: &RequestHeader, body: &Bytes, ctx: &mut RequestContext) -> Result<Demand> {
         let endpoint = ctx.endpoint;
         let is_by_work = matches!(ctx.config().policy, Policy::ByWork(_));
-        let is_reported = self.live.journal().wants_ends() || ctx.is_traced();
-        let is_looked_at = is_by_work || ctx.config().shadow.is_some() || is_reported;
-        let (mut demand, content) = measure(body, endpoint, is_looked_at).await?;
+        // By bytes the text is nobody's business, unless somebody has asked to see what is asked.
+        let is_reported = self.live.journal().wants_prompts() || ctx.is_traced();
+        let is_read = is_by_work || ctx.config().shadow.is_some() || is_reported;
+        let (mut demand, content) = measure(body, endpoint, is_read).await?;
         if let Some(content) = content {
             let estimate = self.live.estimator().lock().estimate(endpoint, &content);
             let estimate = self.counted_exactly(estimate, endpoint, body, ctx);
@@ -77,9 +78,9 @@ impl Proxy {
 
 /// Measures a body; a long one on another thread, so that reading it (10 ms for 8 MiB of escapes) does not hold up
 /// the other requests of this one.
-async fn measure(body: &Bytes, endpoint: Endpoint, is_looked_at: bool) -> Result<(Demand, Option<Content>)> {
+async fn measure(body: &Bytes, endpoint: Endpoint, is_read: bool) -> Result<(Demand, Option<Content>)> {
     let measure = move |body: &[u8]| {
-        let content = is_looked_at.then(|| prompt::content(endpoint, body));
+        let content = is_read.then(|| prompt::content(endpoint, body));
         (prompt::measure(body), content)
     };
     if body.len() <= MEASURED_IN_PLACE {

@@ -36,6 +36,7 @@ mod lanes; // routing by work: lanes, what is held, what fits where
 mod layering; // which part of the source may know which
 mod limits; // time limits and slow clients
 mod memory; // memory in use
+mod metrics; // the whole metrics page, beside what has happened
 mod page; // the live page and its events
 mod proof; // what routing by work is worth, measured by a client
 mod release; // how a request ends, and that its load ends with it

@@ -209,6 +209,64 @@ async fn a_watcher_that_reads_nothing_harms_nobody() {
 }
 
 #[tokio::test]
+async fn of_many_requests_in_a_second_some_are_explained() {
+    const REQUESTS: usize = 200;
+    let server = answers().await;
+    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+    let mut watcher = Watcher::start(&tidegate, "").await;
+    watcher.wait_for("recent").await;
+    let (mut client, started) = (tidegate.client().await, std::time::Instant::now());
+    let mut explained = Vec::new();
+    for _ in 0..REQUESTS {
+        assert_eq!(client.exchange(&post(COMPLETIONS, &body_of(400))).await.status(), 200);
+        let placed = watcher.wait_for("placed").await;
+        assert_eq!((&placed["reason"], &placed["tokens"]), (&"standard".into(), &100.into()));
+        explained.push(!placed["words"].as_array().unwrap().is_empty());
+    }
+    let most = 50 * (usize::try_from(started.elapsed().as_secs()).unwrap() + 1);
+    let count = explained.iter().filter(|is_explained| **is_explained).count();
+    assert!(explained[0] && (50..=most).contains(&count), "{count} of {REQUESTS}, at most {most}");
+}
+
+#[tokio::test]
+async fn by_bytes_the_text_is_read_only_for_those_who_look() {
+    let stream = Backend::start(sse(2, &opened())).await;
+    let folder = tempfile::tempdir().unwrap();
+    let log = format!("{{ format: json, path: \"{}\" }}", folder.path().join("access.log").display());
+    for policy in ["reference_bucket", "reference_plain"] {
+        let setup = Setup::one_group([&stream]).section("policy", &format!("{{ kind: {policy} }}"));
+        let setup = setup.section("headers", "{ decision: all }");
+        let tidegate = Tidegate::start(&setup).await;
+        let answer = tidegate.exchange(&post(COMPLETIONS, &body_of(400))).await;
+        assert_eq!(answer.head.get("x-tidegate-prompt-tokens"), Some("100"));
+        tidegate.finished(1).await;
+        let mut watcher = Watcher::start(&tidegate, "").await;
+        let unread = watcher.wait_for("recent").await[0].clone();
+        // What is known without.
+        assert_eq!(
+            (&unread["status"], &unread["stream"], &unread["output_tokens"]),
+            (&200.into(), &true.into(), &2.into())
+        );
+        assert_eq!(
+            (&unread["estimated_tokens"], &unread["model"]),
+            (&100.into(), &Value::Null),
+            "a quarter of the bytes"
+        );
+
+        tidegate.exchange(&post(COMPLETIONS, &body_of(400))).await;
+        let seen = watcher.wait_for("ended").await;
+        assert_eq!((&seen["model"], &seen["stream"]), (&"tiny".into(), &false.into()), "what was asked");
+        assert_ne!(seen["estimated_tokens"], 100, "by the text");
+        drop(watcher);
+        tidegate.reload(&setup.section("access_log", &log)).await;
+        tidegate.exchange(&post(COMPLETIONS, &body_of(400))).await;
+        tidegate.finished(3).await;
+        let mut watcher = Watcher::start(&tidegate, "").await;
+        assert_eq!(watcher.wait_for("recent").await[2]["model"], "tiny", "the access log has it");
+    }
+}
+
+#[tokio::test]
 async fn a_client_of_http_1_0_gets_the_events_until_the_connection_ends() {
     let server = answers().await;
     let tidegate = Tidegate::start(&Setup::one_group([&server])).await;

@@ -310,7 +310,7 @@ function ended(record, past) {
     decision = {
       id: record.request_id, when, tokens, home, group: record.redirected_from ? groupOf(record.server) : record.group,
       server: record.server, reason: record.reason ?? record.rejected, waited: record.waited_s, attempt: record.attempts,
-      words: [], record: null, row: null,
+      words: null, record: null, row: null,
     };
     remember(decision);
   }
@@ -1131,7 +1131,11 @@ function explain(decision, inside) {
       ["First token after", record.ttft_s !== undefined && seconds(record.ttft_s)], ["In all", seconds(record.duration_s)], ["Attempts", record.attempts], ["Status", record.status], ["End", words(record.end)]);
   }
   const shown = facts.filter(([, value]) => value !== undefined && value !== null && value !== false && value !== "");
-  const sentences = decision.words.length ? decision.words : [decision.server ? "It was placed before this page watched: its reason is all that is known." : "No server got it."];
+  const unexplained = !decision.server ? "No server got it."
+    : !decision.words ? "It was placed before this page watched: its reason is all that is known."
+      : decision.tokens === null ? "It counts as no load: whichever server has the least gets it."
+        : "It was one of many in that second, of which some are explained: its reason is all that is known.";
+  const sentences = decision.words?.length ? decision.words : [unexplained];
   inside.replaceChildren(el("div", { class: "words" }, ...sentences.map((sentence) => el("p", {}, sentence))), el("dl", {}, ...shown.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value))))));
 }
 
