@@ -3,11 +3,12 @@
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::{Arc, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 
 use super::record::Record;
@@ -45,6 +46,9 @@ pub struct Counts {
 pub struct Writer {
     queue: SyncSender<Message>,
     counts: Counts,
+    /// What writes, until it does: from the first record on, because a daemon loses the threads that were there before.
+    lines: Mutex<Option<Lines>>,
+    has_begun: Once,
 }
 
 #[derive(Debug)]
@@ -58,24 +62,32 @@ impl Writer {
     /// Begins to write: to the end of a file, which is made when it is not there, or to the standard output.
     ///
     /// # Errors
-    /// When the file cannot be opened, or there can be no more threads.
+    /// When the file cannot be opened.
     pub fn start(path: Option<&Path>, format: Format, counts: Counts) -> io::Result<Self> {
         let out: Box<dyn Write + Send> = match path {
             Some(path) => Box::new(OpenOptions::new().append(true).create(true).open(path)?),
             None => Box::new(io::stdout()),
         };
-        Self::start_on(out, format, counts, MOST_WAITING)
+        Ok(Self::start_on(out, format, counts, MOST_WAITING))
     }
 
-    fn start_on(out: Box<dyn Write + Send>, format: Format, counts: Counts, most_waiting: usize) -> io::Result<Self> {
+    fn start_on(out: Box<dyn Write + Send>, format: Format, counts: Counts, most_waiting: usize) -> Self {
         let (queue, records) = sync_channel(most_waiting);
-        let lines = Lines::new(out, format, counts.clone());
-        thread::Builder::new().name("access log".to_owned()).spawn(move || lines.run(&records))?;
-        Ok(Self { queue, counts })
+        let lines = Mutex::new(Some(Lines::new(out, format, counts.clone(), records)));
+        Self { queue, counts, lines, has_begun: Once::new() }
+    }
+
+    fn begin(&self) {
+        let Some(lines) = self.lines.lock().take() else { return };
+        // Without it the queue has no other end, and every record counts as dropped.
+        if let Err(error) = thread::Builder::new().name("access log".to_owned()).spawn(move || lines.run()) {
+            log::error!("the access log has no thread, and is not written: {error}");
+        }
     }
 
     /// Has a record written, soon. Never waits.
     pub fn write(&self, record: Arc<Record>) {
+        self.has_begun.call_once(|| self.begin());
         match self.queue.try_send(Message::Record(record)) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
@@ -87,6 +99,9 @@ impl Writer {
     /// Waits until everything before is written, but not longer than this. Blocks: for the end of a process.
     #[expect(clippy::disallowed_methods, reason = "a blocking queue has no send with a time limit")]
     pub fn flush(&self, patience: Duration) {
+        if !self.has_begun.is_completed() {
+            return;
+        }
         let deadline = Instant::now() + patience;
         let (done, is_done) = sync_channel(0);
         let mut message = Message::Flush(done);
@@ -114,21 +129,38 @@ struct Lines {
     is_torn: bool,
     told_at: Option<Instant>,
     dropped_since: u64,
+    records: Receiver<Message>,
+}
+
+impl std::fmt::Debug for Lines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lines").field("format", &self.format).finish_non_exhaustive()
+    }
 }
 
 impl Lines {
-    fn new(out: Box<dyn Write + Send>, format: Format, counts: Counts) -> Self {
-        Self { out, format, counts, buffer: Vec::new(), buffered: 0, is_torn: false, told_at: None, dropped_since: 0 }
+    fn new(out: Box<dyn Write + Send>, format: Format, counts: Counts, records: Receiver<Message>) -> Self {
+        Self {
+            out,
+            format,
+            counts,
+            buffer: Vec::new(),
+            buffered: 0,
+            is_torn: false,
+            told_at: None,
+            dropped_since: 0,
+            records,
+        }
     }
 
-    fn run(mut self, records: &Receiver<Message>) {
+    fn run(mut self) {
         loop {
-            let message = match records.try_recv() {
+            let message = match self.records.try_recv() {
                 Ok(message) => message,
                 // Nothing more for now: what there is should not wait.
                 Err(TryRecvError::Empty) => {
                     self.flush();
-                    match records.recv() {
+                    match self.records.recv() {
                         Ok(message) => message,
                         Err(_) => return,
                     }
@@ -254,7 +286,7 @@ mod tests {
     #[test]
     fn lines_are_written_in_order_and_counted() {
         let (disk, counts) = (Disk::default(), Counts::default());
-        let writer = Writer::start_on(Box::new(disk.clone()), Format::Json, counts.clone(), 1_000).unwrap();
+        let writer = Writer::start_on(Box::new(disk.clone()), Format::Json, counts.clone(), 1_000);
         let names: Vec<String> = (0..500).map(|number| number.to_string()).collect();
         names.iter().for_each(|name| writer.write(record(name)));
         writer.flush(PATIENCE);
@@ -266,7 +298,7 @@ mod tests {
     fn what_a_slow_disk_cannot_take_is_dropped_and_counted() {
         let (disk, open) = Disk::held();
         let counts = Counts::default();
-        let writer = Writer::start_on(Box::new(disk.clone()), Format::Text, counts.clone(), 10).unwrap();
+        let writer = Writer::start_on(Box::new(disk.clone()), Format::Text, counts.clone(), 10);
         (0..100).for_each(|number| writer.write(record(&number.to_string())));
         let dropped = counts.dropped.get();
         assert!((80..=90).contains(&dropped), "{dropped}");
@@ -279,7 +311,7 @@ mod tests {
     #[test]
     fn after_a_full_disk_lines_are_whole_again() {
         let (disk, counts) = (Disk::default(), Counts::default());
-        let writer = Writer::start_on(Box::new(disk.clone()), Format::Json, counts.clone(), 10).unwrap();
+        let writer = Writer::start_on(Box::new(disk.clone()), Format::Json, counts.clone(), 10);
         let write = |id: &str| {
             writer.write(record(id));
             writer.flush(PATIENCE);

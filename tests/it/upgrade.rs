@@ -229,7 +229,10 @@ async fn the_command_that_starts_a_daemon_returns_when_that_serves() {
         pid_file.display(),
         log_file.display()
     );
-    std::fs::write(program.file("tidegate.yaml"), text.replace("upgrade_sock: upgrade.sock", &daemon)).unwrap();
+    let lines = program.file("access-log");
+    let access_log = format!("\naccess_log: {{ format: json, path: {} }}\n", lines.display());
+    let text = text.replace("upgrade_sock: upgrade.sock", &daemon) + &access_log;
+    std::fs::write(program.file("tidegate.yaml"), text).unwrap();
     assert!(program.terminate().await.success());
 
     let mut command = program.another("command");
@@ -245,6 +248,8 @@ async fn the_command_that_starts_a_daemon_returns_when_that_serves() {
     let daemon = EndsWithTheTest(std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap());
     until("the daemon serves", async || log().contains("serving")).await;
     assert_eq!(program.exchange(&post("/v1/completions", b"{}")).await.status(), 200);
+    let written = || std::fs::read_to_string(&lines).unwrap_or_default().lines().count();
+    until("the daemon writes its access log", async || written() == 1).await;
     kill(Pid::from_raw(daemon.0), Signal::SIGTERM).unwrap();
     until("the daemon ends", async || log().contains("stopped: all requests were finished")).await;
 }
