@@ -28,7 +28,8 @@ pub(super) fn prepare(session: &mut Session, request: &mut RequestHeader, ctx: &
     // The body is here, whole: nobody needs to be asked whether to send it, and its length is known.
     request.remove_header(&EXPECT);
     request.remove_header(&TRANSFER_ENCODING);
-    if ctx.request_bytes > 0 || carries_body(&session.req_header().method) {
+    if (ctx.request_bytes > 0 || carries_body(&session.req_header().method)) && !says_length(request, ctx.request_bytes)
+    {
         request.insert_header(CONTENT_LENGTH, ctx.request_bytes)?;
     }
     Ok(())
@@ -49,6 +50,14 @@ pub(super) fn address_to(server: &Server, request: &mut RequestHeader, ctx: &Req
         request.remove_header(&X_API_KEY);
     }
     to_origin_form(request)
+}
+
+/// Whether the client has said how long the body is, in one field and in the usual way.
+fn says_length(request: &RequestHeader, bytes: u64) -> bool {
+    let mut lengths = request.headers.get_all(CONTENT_LENGTH).iter();
+    let said = lengths.next().and_then(|length| length.to_str().ok());
+    lengths.next().is_none()
+        && said.is_some_and(|length| length.parse() == Ok(bytes) && !length.starts_with(['+', '0']))
 }
 
 /// Methods whose requests always say how long their body is.
