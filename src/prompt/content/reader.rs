@@ -27,7 +27,7 @@ enum Frame {
 }
 
 /// Strings of a prompt from this length on are noted, in bytes: to read shorter ones again takes no time.
-const NOTED: usize = 1_024;
+const NOTED: usize = 256;
 
 /// Reads a body; `None` when it is no JSON object.
 #[cfg(feature = "exact-tokens")]

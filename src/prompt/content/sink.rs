@@ -90,6 +90,14 @@ impl Tally {
 
     /// Appends what counts in the prefix.
     fn append(&mut self, mut bytes: &[u8]) {
+        // The end of a text or of a role.
+        if let [byte] = *bytes
+            && self.filled < PART_BYTES - 1
+        {
+            self.part[self.filled] = byte;
+            self.filled += 1;
+            return;
+        }
         if self.filled > 0 {
             let taken = bytes.len().min(PART_BYTES - self.filled);
             self.part[self.filled..self.filled + taken].copy_from_slice(&bytes[..taken]);

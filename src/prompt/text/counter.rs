@@ -65,6 +65,14 @@ impl Counter {
 
     /// Counts the next piece. Pieces may break within a character; what is not UTF-8 counts as of no known script.
     pub(in crate::prompt) fn count(&mut self, mut text: &[u8]) {
+        // The end of a text.
+        if let [byte] = *text
+            && self.waiting_bytes < WINDOW_BYTES - 1
+        {
+            self.waiting[self.waiting_bytes] = byte;
+            self.waiting_bytes += 1;
+            return;
+        }
         while self.waiting_bytes > 0 {
             let room = &mut self.waiting[self.waiting_bytes..];
             let taken = room.len().min(text.len());

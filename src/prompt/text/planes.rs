@@ -229,6 +229,7 @@ impl Sum {
     }
 
     fn total(&self) -> u64 {
+        // Most features are not in a short text.
         if self.ones == [0; 2] && self.twos == [0; 2] {
             return 4 * (self.fours[0] + self.fours[1]);
         }
