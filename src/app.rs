@@ -77,6 +77,8 @@ pub fn build(config: Config, origin: Option<Origin>, upgrade: bool) -> Result<Pr
     let mut pingora_conf = config::copy_of(&config.pingora).map_err(StartError::PingoraSettings)?;
     // Each request's own configuration bounds its attempts, so that a reload can change the bound.
     pingora_conf.max_retries = config::MAX_ATTEMPTS;
+    // One thread has nobody to take work from, and is quicker when it does not look.
+    pingora_conf.work_stealing &= pingora_conf.threads > 1;
     pingora_conf.ca_file = tls::authorities_file(config.uses_system_authorities());
     let live = Arc::new(Live::new(config)?);
     let config = Arc::clone(&live.get().config);

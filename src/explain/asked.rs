@@ -72,10 +72,10 @@ impl Asked {
             None if fields.input.is_some() => Endpoint::Embeddings,
             None => return Err(AskedError::NoPrompt),
         };
-        let content = prompt::content(endpoint, body);
+        let (measured, content) = prompt::measured_content(endpoint, body);
         let estimate = live.estimator().lock().estimate(endpoint, &content);
         let work = Work::new(content, &estimate);
-        let demand = Demand { work: Some(Arc::new(work)), ..prompt::measure(body) };
+        let demand = Demand { work: Some(Arc::new(work)), ..measured };
         Ok(Self { demand, endpoint, is_estimated: true })
     }
 

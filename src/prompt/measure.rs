@@ -18,12 +18,11 @@
 //! the literals `NaN` or `Infinity` (Python writes and reads them, vLLM refuses the request), counts with the fields
 //! in front of that place; so does one with a byte order mark, which is skipped.
 //!
-//! The body is read once, front to back, without a tree and without recursion: depth of nesting costs a byte a level.
+//! The body is read once, front to back, without a tree and without recursion: depth of nesting costs a bit a level.
 
-use std::fmt;
+mod strict;
 
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
-use serde_json::value::RawValue;
+use strict::Strict;
 
 use super::{Budget, DEFAULT_MAX_TOKENS, Demand};
 
@@ -33,65 +32,28 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 #[must_use]
 pub fn measure(body: &[u8]) -> Demand {
     let mut demand = Demand::of_bytes(body.len() as u64);
-    let json = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
-    // An error says only that reading stopped there: what was read before stays.
-    drop(serde_json::Deserializer::from_slice(json).deserialize_map(TopLevel { demand: &mut demand }));
+    read_fields(body, &[], &mut demand);
     demand
 }
 
-/// Fills a demand from the top level of a body.
-struct TopLevel<'a> {
-    demand: &'a mut Demand,
+/// Where a string of a body stands that every reader takes for one: its first byte, and the one behind its closing quote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SoundString {
+    pub(super) from: usize,
+    pub(super) until: usize,
 }
 
-impl<'de> Visitor<'de> for TopLevel<'_> {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a JSON object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key::<Key>()? {
-            match key {
-                Key::MaxTokens => self.demand.max_tokens = budget(map.next_value::<&RawValue>()?.get()),
-                Key::IgnoreEos => self.demand.ignore_eos = is_truthy(map.next_value::<&RawValue>()?.get()),
-                Key::Other => drop(map.next_value::<IgnoredAny>()?),
-            }
+/// Reads the fields of a body or of its beginning. `known` are strings of it, in their order, that need not be looked at.
+pub(super) fn read_fields(body: &[u8], known: &[SoundString], demand: &mut Demand) {
+    // Where it cannot be read on reading stops, and what was read before stays.
+    let _: Option<()> = Strict::new(body, known).read_object(|name, value| {
+        match name {
+            b"max_tokens" => demand.max_tokens = budget(value()?),
+            b"ignore_eos" => demand.ignore_eos = is_truthy(value()?),
+            _ => {}
         }
-        Ok(())
-    }
-}
-
-/// A key, compared where it stands in the body; nothing is copied unless it is written with escapes.
-enum Key {
-    MaxTokens,
-    IgnoreEos,
-    Other,
-}
-
-impl<'de> serde::Deserialize<'de> for Key {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct KeyVisitor;
-
-        impl Visitor<'_> for KeyVisitor {
-            type Value = Key;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a key")
-            }
-
-            fn visit_str<E>(self, key: &str) -> Result<Key, E> {
-                Ok(match key {
-                    "max_tokens" => Key::MaxTokens,
-                    "ignore_eos" => Key::IgnoreEos,
-                    _ => Key::Other,
-                })
-            }
-        }
-
-        deserializer.deserialize_str(KeyVisitor)
-    }
+        Some(())
+    });
 }
 
 /// The output budget that a JSON value stands for.
@@ -125,3 +87,5 @@ pub(super) fn is_truthy(json: &str) -> bool {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(super) use tests::odd_json;

@@ -17,7 +17,9 @@ mod text;
 mod usage;
 mod work;
 
-pub use content::{Content, MAX_MODEL_BYTES, MAX_PREFIX_BLOCKS, PREFIX_BLOCK_BYTES, content, session_blocks};
+pub use content::{
+    Content, MAX_MODEL_BYTES, MAX_PREFIX_BLOCKS, PREFIX_BLOCK_BYTES, content, measured_content, session_blocks,
+};
 pub use demand::{Budget, DEFAULT_MAX_TOKENS, Demand, MAX_BUDGET_TOKENS, Work};
 pub use endpoint::Endpoint;
 pub use estimate::{Estimate, Learned, LengthError, MAX_MODELS, MediaCosts, PromptClass, TokenEstimator};

@@ -14,7 +14,7 @@ use crate::prompt::{self, Content, Demand, Endpoint, Estimate, MAX_IN_PLACE_BYTE
 use crate::work::BLOCK_TOKENS;
 
 /// Bodies up to this length, in bytes, are measured where they are.
-const MEASURED_IN_PLACE: usize = 256 << 10;
+const MEASURED_IN_PLACE: usize = 512 << 10;
 
 impl Proxy {
     /// Measures a body, for the policy that is in force.
@@ -80,8 +80,12 @@ impl Proxy {
 /// the other requests of this one.
 async fn measure(body: &Bytes, endpoint: Endpoint, is_read: bool) -> Result<(Demand, Option<Content>)> {
     let measure = move |body: &[u8]| {
-        let content = is_read.then(|| prompt::content(endpoint, body));
-        (prompt::measure(body), content)
+        if is_read {
+            let (demand, content) = prompt::measured_content(endpoint, body);
+            (demand, Some(content))
+        } else {
+            (prompt::measure(body), None)
+        }
     };
     if body.len() <= MEASURED_IN_PLACE {
         return Ok(measure(body));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::field::Field;
 use super::prefix;
-use crate::prompt::measure::{is_truthy, number};
+use crate::prompt::measure::{SoundString, is_truthy, number};
 use crate::prompt::{Budget, Endpoint};
 
 /// The longest model name that is read, in bytes.
@@ -30,6 +30,10 @@ pub(in crate::prompt) struct Facts {
     /// Size of embedded tokens.
     pub(in crate::prompt) embeddings_bytes: u64,
     pub(in crate::prompt) has_tools: bool,
+    /// Up to where the fields are that [`measure`](crate::prompt::measure) reads; 0 when there are none.
+    pub(super) measured_until: usize,
+    /// Long strings of prompts that a strict reader takes for strings, too.
+    pub(super) sound_strings: Vec<SoundString>,
     cache_salt: u64,
     max_tokens: Option<u64>,
     max_completion_tokens: Option<u64>,

@@ -27,6 +27,8 @@ use std::sync::Arc;
 
 #[cfg(feature = "exact-tokens")]
 pub(super) use facts::Facts;
+#[cfg(not(feature = "exact-tokens"))]
+use facts::Facts;
 pub use facts::MAX_MODEL_BYTES;
 pub use prefix::{MAX_PREFIX_BLOCKS, PREFIX_BLOCK_BYTES, session_blocks};
 #[cfg(feature = "exact-tokens")]
@@ -35,9 +37,11 @@ pub(super) use reader::read;
 pub(super) use sink::Medium;
 pub(super) use sink::Sink;
 use sink::Tally;
+pub(super) use string::skip_sound;
 
+use super::measure::{measure, read_fields};
 use super::text::TextCounts;
-use super::{Endpoint, MAX_BUDGET_TOKENS};
+use super::{Demand, Endpoint, MAX_BUDGET_TOKENS};
 
 /// What a body asks of an engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -83,16 +87,35 @@ pub struct Content {
 /// Reads a body. Never fails; see the module for what odd bodies count as.
 #[must_use]
 pub fn content(endpoint: Endpoint, body: &[u8]) -> Content {
+    read_content(endpoint, body, &mut Facts::default())
+}
+
+/// [`measure`](crate::prompt::measure) and [`content`] of a body, for which it is walked over once.
+#[must_use]
+pub fn measured_content(endpoint: Endpoint, body: &[u8]) -> (Demand, Content) {
+    if endpoint == Endpoint::Audio {
+        return (measure(body), content(endpoint, body));
+    }
+    let mut facts = Facts::default();
+    let content = read_content(endpoint, body, &mut facts);
+    let mut demand = Demand::of_bytes(body.len() as u64);
+    // The walk found all fields that a strict reader finds, who may stop before it. So only this is left to be told: how
+    // far a strict reader gets. Most of what there is to be looked at are long strings, which the walk has seen.
+    read_fields(&body[..facts.measured_until], &facts.sound_strings, &mut demand);
+    (demand, content)
+}
+
+fn read_content(endpoint: Endpoint, body: &[u8], facts: &mut Facts) -> Content {
     if endpoint == Endpoint::Audio {
         return Content { audios: 1, prompts: 1, ..Content::default() };
     }
     let mut tally = Tally::new();
-    let facts = reader::read(body, &mut tally).unwrap_or_else(|| {
+    if !reader::read_into(body, &mut tally, facts) {
         tally.text(body);
-        facts::Facts::default()
-    });
+    }
     let prompts = facts.prompts();
-    let output_tokens = facts.answer_limit(endpoint).map(|limit| {
+    let answer_limit = facts.answer_limit(endpoint);
+    let output_tokens = answer_limit.map(|limit| {
         let answers = prompts.saturating_mul(facts.choices());
         limit.saturating_mul(answers).min(MAX_BUDGET_TOKENS)
     });
@@ -109,11 +132,11 @@ pub fn content(endpoint: Endpoint, body: &[u8]) -> Content {
         truncate_prompt_tokens: facts.truncate_prompt_tokens,
         is_streamed: facts.is_streamed,
         output_tokens_limit: output_tokens,
-        answer_tokens_limit: facts.answer_limit(endpoint).map(|limit| limit.min(MAX_BUDGET_TOKENS)),
+        answer_tokens_limit: answer_limit.map(|limit| limit.min(MAX_BUDGET_TOKENS)),
         min_tokens: facts.min_tokens.unwrap_or_default(),
         ignore_eos: facts.ignore_eos,
         prefix: tally.prefix(facts.world()),
-        model: facts.model,
+        model: facts.model.take(),
     }
 }
 

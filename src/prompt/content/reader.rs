@@ -6,7 +6,8 @@
 use super::facts::Facts;
 use super::field::{self, Field};
 use super::sink::Sink;
-use super::string::{self, Escapes};
+use super::string::{self, Escapes, Gathered};
+use crate::prompt::measure::SoundString;
 
 /// Lists and objects of a prompt within each other that are read; what is deeper is skipped. What endpoints take is no
 /// deeper than ten.
@@ -25,21 +26,42 @@ enum Frame {
     List(Field),
 }
 
+/// Strings of a prompt from this length on are noted, in bytes: to read shorter ones again takes no time.
+const NOTED: usize = 256;
+
 /// Reads a body; `None` when it is no JSON object.
+#[cfg(feature = "exact-tokens")]
 pub(in crate::prompt) fn read(body: &[u8], sink: &mut impl Sink) -> Option<Facts> {
+    let mut facts = Facts::default();
+    read_into(body, sink, &mut facts).then_some(facts)
+}
+
+/// Reads a body, of which nothing is known yet; `false` when it is no JSON object.
+pub(super) fn read_into(body: &[u8], sink: &mut impl Sink, facts: &mut Facts) -> bool {
     let json = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body).trim_ascii_start();
-    let rest = json.strip_prefix(b"{")?;
-    let mut reader = Reader { rest, sink, facts: Facts::default(), frames: [Frame::TopLevel; MAX_DEPTH], depth: 1 };
+    let Some(rest) = json.strip_prefix(b"{") else { return false };
+    let mut reader = Reader {
+        rest,
+        length: body.len(),
+        sink,
+        facts,
+        frames: [Frame::TopLevel; MAX_DEPTH],
+        depth: 1,
+        gathered: string::NOTHING_GATHERED,
+    };
     while reader.depth > 0 && reader.step().is_some() {}
-    Some(reader.facts)
+    true
 }
 
 struct Reader<'a, 's, S> {
     rest: &'a [u8],
+    /// Bytes of the whole body.
+    length: usize,
     sink: &'s mut S,
-    facts: Facts,
+    facts: &'s mut Facts,
     frames: [Frame; MAX_DEPTH],
     depth: usize,
+    gathered: Gathered,
 }
 
 impl<'a, S: Sink> Reader<'a, '_, S> {
@@ -61,6 +83,9 @@ impl<'a, S: Sink> Reader<'a, '_, S> {
             Frame::TopLevel => {
                 let field = self.name(field::top_level)?;
                 self.sink.query(field == Field::Query);
+                if let Field::MaxTokens | Field::IgnoreEos = field {
+                    return self.measured(field);
+                }
                 field
             }
             Frame::Sampling => self.name(field::sampling)?,
@@ -71,6 +96,15 @@ impl<'a, S: Sink> Reader<'a, '_, S> {
             }
         };
         self.value(field)
+    }
+
+    /// Reads the value of a field that is measured as well.
+    fn measured(&mut self, field: Field) -> Option<()> {
+        // To the end, if the value has none.
+        self.facts.measured_until = self.length;
+        self.value(field)?;
+        self.facts.measured_until = self.length - self.rest.len();
+        Some(())
     }
 
     /// The next byte that is not white space, which stays where it is.
@@ -153,9 +187,14 @@ impl<'a, S: Sink> Reader<'a, '_, S> {
     fn string(&mut self, field: Field, from: &'a [u8]) -> Option<()> {
         if let Field::Prompt | Field::Query | Field::Documents | Field::Arguments | Field::Json = field {
             let sink = &mut *self.sink;
-            let rest = string::read(from, Escapes::Decoded, |piece| sink.text(piece));
+            let end = string::read(from, Escapes::Decoded, &mut self.gathered, |piece| sink.text(piece));
             self.sink.end_text();
-            self.rest = rest?;
+            let string::End { rest, is_sound } = end?;
+            if is_sound && from.len() - rest.len() >= NOTED {
+                let (from, until) = (self.length - from.len(), self.length - rest.len());
+                self.facts.sound_strings.push(SoundString { from, until });
+            }
+            self.rest = rest;
             return Some(());
         }
         let rest = string::skip(from)?;
@@ -247,7 +286,7 @@ impl<'a, S: Sink> Reader<'a, '_, S> {
                 b'"' => {
                     let sink = &mut *self.sink;
                     sink.text(b"\"");
-                    let rest = string::read(rest, Escapes::Kept, |piece| sink.text(piece))?;
+                    let rest = string::read(rest, Escapes::Kept, &mut self.gathered, |piece| sink.text(piece))?.rest;
                     sink.text(b"\"");
                     self.rest = rest;
                     continue;
@@ -273,7 +312,7 @@ impl<'a, S: Sink> Reader<'a, '_, S> {
 /// What a name says that is written with escapes. `from` begins behind its opening quote.
 fn decoded_name(from: &[u8]) -> Option<Vec<u8>> {
     let mut name = Vec::with_capacity(LONGEST_NAME);
-    string::read(from, Escapes::Decoded, |piece| {
+    string::read(from, Escapes::Decoded, &mut string::NOTHING_GATHERED.clone(), |piece| {
         let room = LONGEST_NAME - name.len();
         name.extend_from_slice(&piece[..room.min(piece.len())]);
     })?;

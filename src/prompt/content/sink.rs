@@ -1,6 +1,6 @@
 //! Where the parts of a prompt go while a body is read.
 
-use super::prefix::{MAX_PREFIX_BLOCKS, PREFIX_BLOCK_BYTES, chained, hash, mixed};
+use super::prefix::{MAX_PREFIX_BLOCKS, PART_BYTES, PARTS, chained, hash, mixed};
 use crate::prompt::text::{Counter, TextCounts};
 
 /// What kind of medium a part holds.
@@ -27,19 +27,18 @@ pub(in crate::prompt) trait Sink {
     fn query(&mut self, is_query: bool);
 }
 
-/// Counts text, and hashes everything in blocks.
+/// Counts text, and hashes everything in blocks, part by part.
 ///
-/// Text is collected into a block first. Escapes are decoded by then, so that both spellings of a character are one.
+/// Escapes are decoded by then, so that both spellings of a character are one.
 pub(super) struct Tally {
-    block: [u8; PREFIX_BLOCK_BYTES],
+    /// The beginning of a part of a block.
+    part: [u8; PART_BYTES],
     filled: usize,
-    /// Up to where the block is counted or holds no text.
-    counted: usize,
+    blocks: Blocks,
     counter: Counter,
-    /// The one of the two counters, for queries and all else, that is not in use.
-    aside: Counter,
+    /// Counts what is of the query, of which most requests have none.
+    query: Option<Box<Counter>>,
     is_query: bool,
-    prefix: Vec<u64>,
     pub(super) token_ids: u64,
     pub(super) images: u32,
     pub(super) audios: u32,
@@ -49,13 +48,12 @@ pub(super) struct Tally {
 impl Tally {
     pub(super) fn new() -> Self {
         Self {
-            block: [0; PREFIX_BLOCK_BYTES],
+            part: [0; PART_BYTES],
             filled: 0,
-            counted: 0,
+            blocks: Blocks { hash: 0, parts: 0, hashes: Vec::new() },
             counter: Counter::new(),
-            aside: Counter::new(),
+            query: None,
             is_query: false,
-            prefix: Vec::new(),
             token_ids: 0,
             images: 0,
             audios: 0,
@@ -65,95 +63,102 @@ impl Tally {
 
     /// The counts of all text, that of the query so many times.
     pub(super) fn counts(&mut self, queries: u64) -> TextCounts {
-        self.count();
-        self.query(false);
         let mut counts = self.counter.counts();
-        counts.add(&self.aside.counts(), queries);
+        if let Some(query) = &mut self.query {
+            counts.add(&query.counts(), queries);
+        }
         counts
     }
 
     /// The hashes of the whole blocks, made different for each of the worlds that share no cache.
     pub(super) fn prefix(self, world: u64) -> Vec<u64> {
-        let mut prefix = self.prefix;
+        let mut prefix = self.blocks.hashes;
         for hash in &mut prefix {
             *hash = mixed(*hash, world | 1);
         }
         prefix
     }
 
-    fn count(&mut self) {
-        self.counter.count(&self.block[self.counted..self.filled]);
-        self.counted = self.filled;
+    fn append_text(&mut self, bytes: &[u8]) {
+        let counter = match &mut self.query {
+            Some(query) if self.is_query => query,
+            _ => &mut self.counter,
+        };
+        counter.count(bytes);
+        self.append(bytes);
     }
 
+    /// Appends what counts in the prefix.
     fn append(&mut self, mut bytes: &[u8]) {
-        if let Some(room) = self.block.get_mut(self.filled..self.filled + bytes.len())
-            && self.filled + bytes.len() < PREFIX_BLOCK_BYTES
+        // The end of a text or of a role.
+        if let [byte] = *bytes
+            && self.filled < PART_BYTES - 1
         {
-            room.copy_from_slice(bytes);
-            self.filled += bytes.len();
+            self.part[self.filled] = byte;
+            self.filled += 1;
             return;
         }
-        while !bytes.is_empty() {
-            let room = PREFIX_BLOCK_BYTES - self.filled;
-            let (now, later) = bytes.split_at(room.min(bytes.len()));
-            self.block[self.filled..self.filled + now.len()].copy_from_slice(now);
-            self.filled += now.len();
-            bytes = later;
-            if self.filled == PREFIX_BLOCK_BYTES {
-                self.end_block();
+        if self.filled > 0 {
+            let taken = bytes.len().min(PART_BYTES - self.filled);
+            self.part[self.filled..self.filled + taken].copy_from_slice(&bytes[..taken]);
+            self.filled += taken;
+            bytes = &bytes[taken..];
+            if self.filled < PART_BYTES {
+                return;
             }
+            self.blocks.chain(&self.part);
         }
+        let (parts, begun) = bytes.as_chunks();
+        for part in parts {
+            self.blocks.chain(part);
+        }
+        self.part[..begun.len()].copy_from_slice(begun);
+        self.filled = begun.len();
     }
+}
 
-    fn end_block(&mut self) {
-        self.count();
-        if self.prefix.len() < MAX_PREFIX_BLOCKS {
-            let before = self.prefix.last().copied().unwrap_or_default();
-            self.prefix.push(chained(before, &self.block));
-        }
-        self.filled = 0;
-        self.counted = 0;
-    }
+/// Hashes of blocks, each of which stands for its block and all before it.
+struct Blocks {
+    /// The hash of all whole parts so far.
+    hash: u64,
+    /// How many of them are of a block that is not whole yet.
+    parts: usize,
+    hashes: Vec<u64>,
+}
 
-    /// Appends what counts in the prefix and not as text.
-    fn append_uncounted(&mut self, bytes: &[u8]) {
-        if self.counted < self.filled {
-            self.count();
+impl Blocks {
+    /// Takes a part into the hash, unless there are enough blocks.
+    fn chain(&mut self, part: &[u8; PART_BYTES]) {
+        if self.hashes.len() == MAX_PREFIX_BLOCKS {
+            return;
         }
-        for piece in bytes.chunks(PREFIX_BLOCK_BYTES) {
-            let room = PREFIX_BLOCK_BYTES - self.filled;
-            let (now, later) = piece.split_at(room.min(piece.len()));
-            for part in [now, later] {
-                self.block[self.filled..self.filled + part.len()].copy_from_slice(part);
-                self.filled += part.len();
-                self.counted = self.filled;
-                if self.filled == PREFIX_BLOCK_BYTES {
-                    self.end_block();
-                }
-            }
+        self.hash = chained(self.hash, part);
+        self.parts += 1;
+        if self.parts == PARTS {
+            self.parts = 0;
+            self.hashes.push(self.hash);
         }
     }
 }
 
 impl Sink for Tally {
     fn text(&mut self, piece: &[u8]) {
-        self.append(piece);
+        self.append_text(piece);
     }
 
     fn end_text(&mut self) {
         // Counts as a break between words, and tells ["ab", "c"] from ["a", "bc"].
-        self.append(&[0]);
+        self.append_text(&[0]);
     }
 
     fn role(&mut self, role: &[u8]) {
-        self.append_uncounted(role);
-        self.append_uncounted(&[0]);
+        self.append(role);
+        self.append(&[0]);
     }
 
     fn token_id(&mut self, id: u32) {
         self.token_ids += 1;
-        self.append_uncounted(&id.to_le_bytes());
+        self.append(&id.to_le_bytes());
     }
 
     fn medium(&mut self, medium: Medium, source: &[u8]) {
@@ -168,14 +173,13 @@ impl Sink for Tally {
         let first = &source[..ENDS.min(source.len())];
         let last = &source[source.len().saturating_sub(ENDS)..];
         let identity = mixed(hash(first) ^ source.len() as u64, hash(last) | 1);
-        self.append_uncounted(&identity.to_le_bytes());
+        self.append(&identity.to_le_bytes());
     }
 
     fn query(&mut self, is_query: bool) {
-        if self.is_query != is_query {
-            self.count();
-            std::mem::swap(&mut self.counter, &mut self.aside);
-            self.is_query = is_query;
+        self.is_query = is_query;
+        if is_query && self.query.is_none() {
+            self.query = Some(Box::new(Counter::new()));
         }
     }
 }

@@ -2,67 +2,144 @@
 
 use memchr::memchr2;
 
-/// Bytes that are looked at one by one before looking further ahead pays.
-const NEAR: usize = 16;
+/// Bytes of a run without escapes that are looked at word by word before looking further ahead pays.
+const NEAR: usize = 4 * WORD;
+
+/// So many bytes are looked at at once.
+const WORD: usize = 8;
 
 /// The longest that one escape becomes, in bytes: one that is kept.
 const LONGEST: usize = 6;
 
-/// Pieces shorter than [`NEAR`] are handed over together, up to this many bytes.
-const GATHERED: usize = 256;
+/// Pieces up to this length are handed over together, longer ones where they are. In bytes.
+const SHORT: usize = 256;
 
-/// Hands over what a string says, piece by piece, and returns what follows its closing quote; `None` when it has none.
+/// Where short pieces are gathered.
+pub(super) type Gathered = [u8; 1_024];
+pub(super) const NOTHING_GATHERED: Gathered = [0; size_of::<Gathered>()];
+
+/// Up to where there is room for the bytes that are looked at word by word, a short piece, and an escape.
+const ROOM: usize = size_of::<Gathered>() - NEAR - SHORT - LONGEST;
+
+/// A string that has an end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct End<'a> {
+    /// What follows the closing quote.
+    pub(super) rest: &'a [u8],
+    /// Whether strict readers of JSON take it for a string.
+    pub(super) is_sound: bool,
+}
+
+/// Hands over what a string says, piece by piece, and returns its end; `None` when it has none.
 ///
 /// `from` begins behind the opening quote. Half of a surrogate pair becomes U+FFFD, as do escapes that JSON does not
 /// know. Control characters and what is not UTF-8 stay as they are.
-pub(super) fn read(from: &[u8], escapes: Escapes, mut piece: impl FnMut(&[u8])) -> Option<&[u8]> {
+pub(super) fn read<'a>(
+    from: &'a [u8],
+    escapes: Escapes,
+    gathered: &mut Gathered,
+    mut piece: impl FnMut(&[u8]),
+) -> Option<End<'a>> {
     let mut rest = from;
-    let mut gathered = [0; GATHERED];
     let mut length = 0;
+    let mut is_sound = true;
     loop {
-        if length > GATHERED - NEAR - LONGEST {
+        if length > ROOM {
             piece(&gathered[..length]);
             length = 0;
         }
-        let near = &rest[..NEAR.min(rest.len())];
-        let room = &mut gathered[length..length + NEAR];
         let mut copied = 0;
-        for (to, byte) in room.iter_mut().zip(near) {
-            if *byte == b'"' || *byte == b'\\' {
-                break;
+        let end = loop {
+            if copied == NEAR {
+                break None;
             }
-            *to = *byte;
-            copied += 1;
-        }
-        length += copied;
-        rest = &rest[copied..];
-        if copied == NEAR {
+            let (end, word) = first_special(&rest[copied..]);
+            gathered[length + copied..length + copied + WORD].copy_from_slice(&word);
+            match end {
+                None => copied += WORD,
+                Some(end) => break Some(copied + end),
+            }
+        };
+        // What was copied behind the end is written over.
+        let run = end.unwrap_or(copied);
+        is_sound &= !has_control(&gathered[length..length + run]);
+        length += run;
+        rest = &rest[run..];
+        if end.is_none() {
             let end = memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
-            if end >= NEAR {
+            is_sound &= !has_control(&rest[..end]);
+            if end <= SHORT {
+                gathered[length..length + end].copy_from_slice(&rest[..end]);
+                length += end;
+            } else {
                 piece(&gathered[..length]);
                 length = 0;
                 piece(&rest[..end]);
-                rest = &rest[end..];
-            } else {
-                continue;
             }
+            rest = &rest[end..];
+        }
+        // Escapes often come together.
+        while let Some((b'\\', after)) = rest.split_first()
+            && length <= ROOM + NEAR
+        {
+            let escape = escape(after, escapes, &mut gathered[length..]);
+            length += escape.bytes;
+            is_sound &= escape.is_sound;
+            rest = escape.rest;
         }
         match rest.split_first() {
             Some((b'"', after)) => {
                 piece(&gathered[..length]);
-                return Some(after);
+                return Some(End { rest: after, is_sound });
             }
-            Some((_, after)) => {
-                let (decoded, after) = escape(after, escapes, &mut gathered[length..]);
-                length += decoded;
-                rest = after;
-            }
+            Some(_) => {}
             None => {
                 piece(&gathered[..length]);
                 return None;
             }
         }
     }
+}
+
+/// The first eight bytes of a text. A shorter text is filled up with zeros.
+#[inline(always)]
+fn first_word(text: &[u8]) -> [u8; WORD] {
+    text.first_chunk().copied().unwrap_or_else(|| {
+        let mut word = [0; WORD];
+        word[..text.len()].copy_from_slice(text);
+        word
+    })
+}
+
+const LOW_BITS: u64 = 0x0101_0101_0101_0101;
+const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+
+/// Marks the bytes of eight that are below a limit of at most 0x80. The lowest mark is right, those above it may be wrong.
+#[inline(always)]
+fn below(bytes: u64, limit: u8) -> u64 {
+    bytes.wrapping_sub(LOW_BITS * u64::from(limit)) & !bytes & HIGH_BITS
+}
+
+/// Marks quotes and backslashes like [`below`].
+#[inline(always)]
+fn quotes_and_backslashes(bytes: u64) -> u64 {
+    below(bytes ^ (LOW_BITS * u64::from(b'"')), 1) | below(bytes ^ (LOW_BITS * u64::from(b'\\')), 1)
+}
+
+/// The first eight bytes of a text, and the place of the first quote or backslash among them. A shorter text has its end
+/// there, too.
+#[inline(always)]
+fn first_special(text: &[u8]) -> (Option<usize>, [u8; WORD]) {
+    let word = first_word(text);
+    let first = (quotes_and_backslashes(u64::from_le_bytes(word)).trailing_zeros() / 8) as usize;
+    let end = first.min(text.len());
+    ((end < WORD).then_some(end), word)
+}
+
+/// Whether there are control characters, which JSON wants to be escaped.
+fn has_control(text: &[u8]) -> bool {
+    // To look at all of it is faster than to stop.
+    text.iter().fold(u8::MAX, |least, byte| least.min(*byte)) < b' '
 }
 
 /// What becomes of escapes.
@@ -78,7 +155,7 @@ pub(super) enum Escapes {
 pub(super) fn skip(from: &[u8]) -> Option<&[u8]> {
     let mut rest = from;
     loop {
-        let end = memchr2(b'"', b'\\', rest)?;
+        let end = special(rest)?;
         if rest[end] == b'"' {
             return Some(&rest[end + 1..]);
         }
@@ -86,51 +163,149 @@ pub(super) fn skip(from: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Writes what an escape stands for; how many bytes that is, and what follows the escape. `from` begins behind the
-/// backslash.
-fn escape<'a>(from: &'a [u8], escapes: Escapes, to: &mut [u8]) -> (usize, &'a [u8]) {
-    let Some((kind, rest)) = from.split_first() else { return (0, from) };
-    if *kind == b'u' {
-        let (character, after) = unicode(rest);
-        if escapes == Escapes::Decoded || !character.is_ascii() {
-            return (character.encode_utf8(to).len(), after);
+/// The place of the first quote or backslash.
+fn special(text: &[u8]) -> Option<usize> {
+    // Most strings that are skipped are names.
+    for place in [0, WORD] {
+        if let (Some(end), _) = first_special(text.get(place..)?) {
+            return (place + end < text.len()).then_some(place + end);
         }
     }
-    if escapes == Escapes::Kept {
-        to[..2].copy_from_slice(&[b'\\', *kind]);
-        return (2, rest);
+    memchr2(b'"', b'\\', &text[2 * WORD..]).map(|place| 2 * WORD + place)
+}
+
+/// The same for a string as JSON has them: `None`, too, when it has control characters or unknown escapes.
+pub(in crate::prompt) fn skip_sound(from: &[u8]) -> Option<&[u8]> {
+    let mut rest = from;
+    let mut words = 0;
+    loop {
+        let word = u64::from_le_bytes(first_word(rest));
+        // The zeros behind the end of a text are control characters as well.
+        let special = quotes_and_backslashes(word) | below(word, b' ');
+        let plain = (special.trailing_zeros() / 8) as usize;
+        if plain == WORD {
+            rest = &rest[WORD..];
+            words += 1;
+            if words == NEAR / WORD {
+                rest = skip_plain(rest)?;
+                words = 0;
+            }
+            continue;
+        }
+        words = 0;
+        rest = rest.get(plain..)?;
+        // Escapes often come together.
+        loop {
+            match rest {
+                [b'"', after @ ..] => return Some(after),
+                [b'\\', b'u', after @ ..] => rest = four_digits(after)?.1,
+                [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', after @ ..] => rest = after,
+                [b'\\', ..] => return None,
+                _ => break,
+            }
+        }
+        if *rest.first()? < b' ' {
+            return None;
+        }
     }
-    to[0] = match kind {
-        b'"' | b'\\' | b'/' => *kind,
+}
+
+/// Skips text that is not special, as far as that takes no time.
+fn skip_plain(text: &[u8]) -> Option<&[u8]> {
+    /// Chunks that are looked at before looking further ahead pays.
+    const CHUNKS: usize = 8;
+    let (chunks, _) = text.as_chunks::<32>();
+    let is_special = |found: bool, byte: &u8| found | (*byte < b' ') | (*byte == b'"') | (*byte == b'\\');
+    let plain = chunks.iter().take(CHUNKS).take_while(|chunk| !chunk.iter().fold(false, is_special)).count();
+    let rest = &text[plain * 32..];
+    if plain < CHUNKS {
+        return Some(rest);
+    }
+    let end = memchr2(b'"', b'\\', rest)?;
+    (!has_control(&rest[..end])).then(|| &rest[end..])
+}
+
+/// An escape that was read.
+struct Escape<'a> {
+    /// How many bytes stand for it.
+    bytes: usize,
+    /// What follows.
+    rest: &'a [u8],
+    /// Whether JSON knows it.
+    is_sound: bool,
+}
+
+/// Writes what an escape stands for. `from` begins behind the backslash.
+#[inline(always)]
+fn escape<'a>(from: &'a [u8], escapes: Escapes, to: &mut [u8]) -> Escape<'a> {
+    let Some((kind, rest)) = from.split_first() else { return Escape { bytes: 0, rest: from, is_sound: false } };
+    let mut is_sound = true;
+    if *kind == b'u' {
+        let character = unicode(rest);
+        is_sound = character.is_some();
+        let (character, after) = character.unwrap_or((char::REPLACEMENT_CHARACTER, rest));
+        if escapes == Escapes::Decoded || !character.is_ascii() {
+            return Escape { bytes: character.encode_utf8(to).len(), rest: after, is_sound };
+        }
+    }
+    let letter = match kind {
+        b'"' | b'\\' | b'/' | b'u' => *kind,
         b'b' => 0x08,
         b'f' => 0x0c,
         b'n' => b'\n',
         b'r' => b'\r',
         b't' => b'\t',
-        _ => return (char::REPLACEMENT_CHARACTER.encode_utf8(to).len(), rest),
+        _ => {
+            is_sound = false;
+            0
+        }
     };
-    (1, rest)
+    if escapes == Escapes::Kept {
+        to[..2].copy_from_slice(&[b'\\', *kind]);
+        return Escape { bytes: 2, rest, is_sound };
+    }
+    if !is_sound {
+        return Escape { bytes: char::REPLACEMENT_CHARACTER.encode_utf8(to).len(), rest, is_sound };
+    }
+    to[0] = letter;
+    Escape { bytes: 1, rest, is_sound }
 }
 
-/// The character of one or two `\u` escapes, and what follows it. `from` begins behind the first `\u`.
-fn unicode(from: &[u8]) -> (char, &[u8]) {
-    let Some((first, rest)) = four_digits(from) else { return (char::REPLACEMENT_CHARACTER, from) };
+/// The character of one or two `\u` escapes, and what follows it; `None` when it has no four digits. `from` begins behind
+/// the first `\u`.
+#[inline(always)]
+fn unicode(from: &[u8]) -> Option<(char, &[u8])> {
+    let (first, rest) = four_digits(from)?;
     if let 0xd800..=0xdbff = first
         && let Some((second @ 0xdc00..=0xdfff, rest)) = rest.strip_prefix(b"\\u").and_then(four_digits)
     {
         let scalar = 0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00);
-        return (char::from_u32(scalar).unwrap_or(char::REPLACEMENT_CHARACTER), rest);
+        return Some((char::from_u32(scalar).unwrap_or(char::REPLACEMENT_CHARACTER), rest));
     }
-    (char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER), rest)
+    Some((char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER), rest))
 }
 
+/// What is no digit in [`DIGITS`]: above any four digits.
+const NO_DIGIT: u32 = 1 << 16;
+
+/// What hexadecimal digits are worth.
+static DIGITS: [u32; 256] = {
+    let mut digits = [NO_DIGIT; 256];
+    let mut digit = 0;
+    while digit < 16 {
+        digits[b"0123456789abcdef"[digit as usize] as usize] = digit;
+        digits[b"0123456789ABCDEF"[digit as usize] as usize] = digit;
+        digit += 1;
+    }
+    digits
+};
+
+#[inline(always)]
 fn four_digits(from: &[u8]) -> Option<(u32, &[u8])> {
     let (digits, rest) = from.split_first_chunk::<4>()?;
-    let mut value = 0;
-    for digit in digits {
-        value = value << 4 | char::from(*digit).to_digit(16)?;
-    }
-    Some((value, rest))
+    let [first, second, third, fourth] = digits.map(|digit| DIGITS[usize::from(digit)]);
+    let value = first << 12 | second << 8 | third << 4 | fourth;
+    (value < NO_DIGIT).then_some((value, rest))
 }
 
 #[cfg(test)]
@@ -141,8 +316,57 @@ mod tests {
 
     fn decoded(from: &[u8]) -> (Vec<u8>, Option<&[u8]>) {
         let mut text = Vec::new();
-        let rest = read(from, Escapes::Decoded, |piece| text.extend_from_slice(piece));
-        (text, rest)
+        let end = read(from, Escapes::Decoded, &mut NOTHING_GATHERED.clone(), |piece| text.extend_from_slice(piece));
+        (text, end.map(|end| end.rest))
+    }
+
+    /// What a string says, told byte by byte.
+    fn slowly_read(mut from: &[u8], escapes: Escapes) -> (Vec<u8>, Option<&[u8]>) {
+        let mut text = Vec::new();
+        while let [first, after @ ..] = from {
+            match first {
+                b'"' => return (text, Some(after)),
+                b'\\' => {
+                    let mut room = [0; LONGEST];
+                    let escape = escape(after, escapes, &mut room);
+                    text.extend_from_slice(&room[..escape.bytes]);
+                    from = escape.rest;
+                }
+                _ => {
+                    text.push(*first);
+                    from = after;
+                }
+            }
+        }
+        (text, None)
+    }
+
+    /// Strings with runs of all lengths between escapes.
+    fn any_string() -> impl Strategy<Value = Vec<u8>> {
+        const PIECES: [&str; 16] = [
+            "\"",
+            "\\",
+            "\\\"",
+            "\\n",
+            "\\u4f60",
+            "\\ud83c\\udf0a",
+            "\\ud83c",
+            "\\u12",
+            "\\x",
+            "a",
+            "ab",
+            "1234567",
+            "潮",
+            "\n",
+            "\0",
+            "u",
+        ];
+        let piece = prop_oneof![
+            20 => prop::sample::select(PIECES.to_vec()).prop_map(|piece| piece.as_bytes().to_vec()),
+            4 => (0_usize..700).prop_map(|length| vec![b'x'; length]),
+            1 => any::<u8>().prop_map(|byte| vec![byte]),
+        ];
+        prop::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
     }
 
     #[test]
@@ -174,8 +398,11 @@ mod tests {
     #[test]
     fn kept_escapes_are_those_of_json_without_ascii_escapes() {
         let mut text = Vec::new();
-        let rest = read(br#"\n\"\u4f60\u0041\ud83c\udf0a""#, Escapes::Kept, |piece| text.extend_from_slice(piece));
-        assert_eq!((String::from_utf8(text).unwrap().as_str(), rest), (r#"\n\"你\u0041🌊"#, Some(&b""[..])));
+        let end = read(br#"\n\"\u4f60\u0041\ud83c\udf0a""#, Escapes::Kept, &mut NOTHING_GATHERED.clone(), |piece| {
+            text.extend_from_slice(piece)
+        });
+        let expected = Some(End { rest: &b""[..], is_sound: true });
+        assert_eq!((String::from_utf8(text).unwrap().as_str(), end), (r#"\n\"你\u0041🌊"#, expected));
     }
 
     proptest! {
@@ -189,6 +416,24 @@ mod tests {
             let from = &json.as_bytes()[1..];
             prop_assert_eq!(decoded(from), (text.into_bytes(), Some(&b""[..])));
             prop_assert_eq!(skip(from), Some(&b""[..]));
+        }
+
+        #[test]
+        fn strings_are_read_as_byte_by_byte(string in any_string(), is_kept in any::<bool>()) {
+            let escapes = if is_kept { Escapes::Kept } else { Escapes::Decoded };
+            let (mut text, mut gathered) = (Vec::new(), NOTHING_GATHERED);
+            let end = read(&string, escapes, &mut gathered, |piece| text.extend_from_slice(piece));
+            prop_assert_eq!((text, end.map(|end| end.rest)), slowly_read(&string, escapes));
+            prop_assert_eq!(end.map(|end| end.rest), skip(&string));
+            prop_assert_eq!(end.filter(|end| end.is_sound).map(|end| end.rest), skip_sound(&string));
+        }
+
+        #[test]
+        fn strings_are_sound_that_are_json(string in any_string()) {
+            let json = [b"\"", &string[..]].concat();
+            let mut values = serde_json::Deserializer::from_slice(&json).into_iter::<serde::de::IgnoredAny>();
+            let rest = values.next().is_some_and(|value| value.is_ok()).then(|| &json[values.byte_offset()..]);
+            prop_assert_eq!(skip_sound(&string), rest);
         }
 
         #[test]

@@ -345,4 +345,33 @@ proptest! {
         let body = [br#"{"messages":["#, &body[..]].concat();
         prop_assert!(content(Endpoint::Chat, &body).prompts >= 1);
     }
+
+    #[test]
+    fn one_walk_finds_what_two_find(body in crate::prompt::measure::odd_json()) {
+        for endpoint in [Endpoint::Chat, Endpoint::Rerank, Endpoint::Audio] {
+            let expected = (measure(&body), content(endpoint, &body));
+            prop_assert_eq!(measured_content(endpoint, &body), expected, "{}", String::from_utf8_lossy(&body));
+        }
+    }
+
+    #[test]
+    fn one_walk_finds_what_two_find_in_long_bodies(
+        text in prop::collection::vec(prop::sample::select(vec!["word ", "潮水", "\"", "\n", "\u{1}", "é"]), 0..900),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+        length in any::<prop::sample::Index>(),
+        is_cut in any::<bool>(),
+    ) {
+        let message = json!({"role": "user", "content": text.concat()});
+        let body = json!({"messages": [message, message], "max_tokens": 7, "ignore_eos": true, "stop": text.concat()});
+        let mut body = body.to_string().into_bytes();
+        for (place, byte) in changes {
+            let place = place.index(body.len());
+            body[place] = byte;
+        }
+        if is_cut {
+            body.truncate(length.index(body.len()));
+        }
+        let expected = (measure(&body), content(Endpoint::Chat, &body));
+        prop_assert_eq!(measured_content(Endpoint::Chat, &body), expected, "{}", String::from_utf8_lossy(&body));
+    }
 }

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use super::super::MAX_BUDGET_TOKENS;
 use super::*;
 
+mod reference;
+
 fn max_tokens(body: &str) -> Budget {
     measure(body.as_bytes()).max_tokens
 }
@@ -211,4 +213,89 @@ proptest! {
         // A number that is cut off is not yet a value with an end, but its digits so far are all there is.
         prop_assert!([1, 10, 16, 100].map(Budget::from_tokens).contains(&demand.max_tokens));
     }
+
+    #[test]
+    fn bodies_are_measured_as_by_a_strict_reader_of_json(body in odd_json()) {
+        prop_assert_eq!(measure(&body), reference::measure(&body), "{}", String::from_utf8_lossy(&body));
+    }
+
+    #[test]
+    fn any_change_to_a_body_is_measured_as_by_a_strict_reader_of_json(
+        mut body in any_json().prop_map(|value| json!({"a": value, "max_tokens": 7, "b": [value]}).to_string().into_bytes()),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+    ) {
+        for (place, byte) in changes {
+            let place = place.index(body.len());
+            body[place] = byte;
+        }
+        prop_assert_eq!(measure(&body), reference::measure(&body), "{}", String::from_utf8_lossy(&body));
+    }
+}
+
+/// What looks like JSON.
+pub(in crate::prompt) fn odd_json() -> impl Strategy<Value = Vec<u8>> {
+    const PIECES: [&str; 54] = [
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+        "\"",
+        "\\",
+        "\"messages\":",
+        "\"content\":",
+        "\"prompt\":",
+        "\"max_tokens\":",
+        "\"ignore_eos\":",
+        "\"tools\":",
+        "\"role\":\"user\",",
+        "\"text\"",
+        "\"query\":",
+        "\"documents\":",
+        "\"arguments\":",
+        "\"image_url\":",
+        "\"max\\u005ftokens\":",
+        "12",
+        "-0.5e3",
+        "01",
+        "1e",
+        "-",
+        "true",
+        "false",
+        "null",
+        "nul",
+        "NaN",
+        " ",
+        "\n",
+        "\x0c",
+        "\x01",
+        "\\n",
+        "\\u12",
+        "\\u4f60",
+        "\\ud83c\\udf0a",
+        "\\ud83c",
+        "\\x",
+        "潮水",
+        "word and word ",
+        "\"plain\"",
+        "\"a\\\"b\"",
+        "99999999999999999999999999",
+        "\"12\"",
+        "[1,2,3]",
+        "[1 , 2.5]",
+        "{\"a\":[{}]}",
+        "\"sampling_params\":{",
+        "[[1],[2]]",
+        "\u{feff}",
+        "\"stream\":true",
+    ];
+    let piece = prop_oneof![
+        30 => prop::sample::select(PIECES.to_vec()).prop_map(|piece| piece.as_bytes().to_vec()),
+        1 => prop::sample::select(PIECES.to_vec()).prop_map(|piece| piece.repeat(400).into_bytes()),
+        1 => any::<u8>().prop_map(|byte| vec![byte]),
+    ];
+    let begin = prop::sample::select(vec!["{", "{", "{", ""]);
+    (begin, prop::collection::vec(piece, 0..16))
+        .prop_map(|(begin, pieces)| [begin.as_bytes(), &pieces.concat()].concat())
 }

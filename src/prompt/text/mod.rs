@@ -5,9 +5,29 @@
 //! digits and so on there are: closely enough for a weighted sum ([`Ratios`]) to be a good estimate.
 
 mod counter;
+mod foreign;
+mod planes;
 mod script;
+#[cfg(test)]
+mod slow;
 
 pub(super) use counter::Counter;
+
+/// Kinds of characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// What breaks words: the end of a text, control characters.
+    Break,
+    /// Small letters, and Latin letters beyond ASCII.
+    Lower,
+    Upper,
+    Digit,
+    Blank,
+    Newline,
+    Punctuation,
+    /// A character beyond ASCII that is no Latin letter.
+    Foreign,
+}
 
 /// What is counted in text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -133,4 +133,92 @@ proptest! {
         let letters = pieces.iter().flatten().filter(|byte| byte.is_ascii_alphabetic()).count();
         prop_assert_eq!(counter.counts().get(Feature::Letters), letters as u64);
     }
+
+    #[test]
+    fn text_is_counted_as_character_by_character(text in text_of_scripts(), cuts in prop::collection::vec(0.0..1.0, 0..4)) {
+        let expected = slow::counts(&text);
+        let mut counter = Counter::new();
+        counter.count(&text);
+        prop_assert_eq!(counter.counts(), expected, "{}", String::from_utf8_lossy(&text));
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a share")]
+        let mut cuts: Vec<_> = cuts.into_iter().map(|cut: f64| (cut * text.len() as f64) as usize).collect();
+        cuts.sort_unstable();
+        let mut pieces = Counter::new();
+        let mut rest = &text[..];
+        for cut in cuts {
+            let (piece, later) = rest.split_at(cut - (text.len() - rest.len()));
+            pieces.count(piece);
+            rest = later;
+        }
+        pieces.count(rest);
+        prop_assert_eq!(pieces.counts(), expected, "in pieces");
+    }
+}
+
+/// Texts of a few scripts, long enough to be counted by windows, some with what is no UTF-8.
+fn text_of_scripts() -> impl Strategy<Value = Vec<u8>> {
+    const PIECES: [&[u8]; 45] = [
+        b"a",
+        b"word ",
+        b"Upper",
+        b"  ",
+        b"\t",
+        b"\n",
+        b"\r\n",
+        b"12",
+        b"3.5",
+        b"...",
+        b"(",
+        b"\0",
+        b"\x7f",
+        b"@[`{~",
+        "é".as_bytes(),
+        "Éàñ".as_bytes(),
+        "潮水".as_bytes(),
+        "。".as_bytes(),
+        "，".as_bytes(),
+        "ｶﾀ".as_bytes(),
+        "ひらカ".as_bytes(),
+        "한글".as_bytes(),
+        "ㄱ".as_bytes(),
+        "прилив".as_bytes(),
+        "Αα".as_bytes(),
+        "שלום".as_bytes(),
+        "سلام".as_bytes(),
+        "हिन्दी".as_bytes(),
+        "ไทย".as_bytes(),
+        "—“”".as_bytes(),
+        "🌊".as_bytes(),
+        "𠀀".as_bytes(),
+        "\u{fe0f}".as_bytes(),
+        "°".as_bytes(),
+        "\u{80}".as_bytes(),
+        "\u{4dc0}\u{3400}\u{d7b0}".as_bytes(),
+        b"\xff",
+        b"\xc0",
+        b"\xe4",
+        b"\xe4\xbd",
+        b"\xf0\x9f",
+        b"\x80",
+        b"\xed\xa0\x80",
+        b"\xef\xbd",
+        b"\xd0",
+    ];
+    let kinds = prop::collection::vec(prop::sample::select(PIECES.to_vec()), 1..6);
+    (kinds, prop::collection::vec(any::<prop::sample::Index>(), 0..700))
+        .prop_map(|(kinds, places)| places.iter().flat_map(|place| kinds[place.index(kinds.len())]).copied().collect())
+}
+
+#[test]
+fn every_character_is_counted_by_windows_as_by_itself() {
+    // One character fills windows, between letters and between others of its kind: the first and last of all blocks.
+    for code_point in 0x80..0x3_2000_u32 {
+        let block = if code_point < 0x3200 || (0xfa00..0x1_0000).contains(&code_point) { 16 } else { 64 };
+        if (1..block - 1).contains(&(code_point % block)) {
+            continue;
+        }
+        let Some(character) = char::from_u32(code_point) else { continue };
+        let text = format!("{character}a{character} {character}{character}.").repeat(30);
+        assert_eq!(TextCounts::of(&text), slow::counts(text.as_bytes()), "U+{code_point:04X}");
+    }
 }
