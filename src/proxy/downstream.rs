@@ -236,10 +236,10 @@ impl CustomSession for ClientSession {
         let Released { outgoing, is_life, error } = self.release(tasks);
         let mut done = false;
         if !outgoing.is_empty() {
-            if is_life {
-                self.silence.heard();
-            }
             let began = Instant::now();
+            if is_life {
+                self.silence.heard(began);
+            }
             let ends = matches!(outgoing.last(), Some(HttpTask::Body(_, true) | HttpTask::Done));
             let trailers = if ends { self.watch.trailers() } else { None };
             let real = self.real.as_deref_mut().expect(TAKEN_BY_DROP);

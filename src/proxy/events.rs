@@ -9,6 +9,9 @@ const PREFIX: usize = 28;
 /// Events that `/v1/responses` sends before it has a first token.
 const PREAMBLES: [&[u8]; 3] = [b"event: response.created", b"event: response.in_progress", b"event: response.queued"];
 
+/// How events of vLLM begin, and go on with anything but the `e` of `error`.
+const USUAL: &[u8] = b"data: {\"";
+
 /// Ends a stream of the OpenAI kind; no token.
 const DONE: &[u8] = b"data: [DONE]";
 
@@ -54,6 +57,17 @@ impl Events {
         while !rest.is_empty() {
             let part;
             (part, rest) = rest.split_at(memchr::memchr(b'\n', rest).map_or(rest.len(), |line_end| line_end + 1));
+            // Nearly every line of a stream: a whole one with data that is no error, and the empty one behind it.
+            if self.filled == 0 && part == b"\n" {
+                self.is_preamble = false;
+                continue;
+            }
+            let is_usual = || part.starts_with(USUAL) && part.get(USUAL.len()) != Some(&b'e') && part.ends_with(b"\n");
+            if self.filled == 0 && is_usual() {
+                (seen.has_content, self.has_begun) = (true, true);
+                seen.tokens += u64::from(!self.is_preamble);
+                continue;
+            }
             let before = self.filled;
             let taken = part.len().min(PREFIX - before);
             self.prefix[before..before + taken].copy_from_slice(&part[..taken]);

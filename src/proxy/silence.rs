@@ -111,8 +111,8 @@ impl Silence {
     }
 
     /// The server sent a piece of its answer.
-    pub(super) fn heard(&mut self) {
-        self.last = Instant::now();
+    pub(super) fn heard(&mut self, now: Instant) {
+        self.last = now;
         self.has_begun = true;
     }
 
@@ -213,7 +213,7 @@ mod tests {
         for _ in 0..10 {
             let quiet = tokio::time::timeout(SECOND, silence.exceeded()).await;
             assert!(quiet.is_err(), "a pause of one second is allowed");
-            silence.heard();
+            silence.heard(Instant::now());
         }
         assert_eq!(silence.exceeded().await, RESPONSE_IDLE_TIMEOUT);
         assert_eq!(begin.elapsed().as_secs(), 12);
@@ -248,7 +248,7 @@ mod tests {
         let error = loop {
             match tokio::time::timeout(SECOND, silence.exceeded()).await {
                 Ok(error) => break error,
-                Err(_) => silence.heard(),
+                Err(_) => silence.heard(Instant::now()),
             }
         };
         assert_eq!(error, TOTAL_TIMEOUT);

@@ -158,6 +158,9 @@ impl Model {
         for result in ["written", "dropped"] {
             self.add("tidegate_access_log_lines_total", &[("result", result)], 0.0);
         }
+        for result in ["exported", "failed", "dropped"] {
+            self.add("tidegate_trace_spans_total", &[("result", result)], 0.0);
+        }
         for name in ["request_bytes_total", "response_bytes_total", "panics_total", "time_to_header_seconds_count"] {
             self.add(&format!("tidegate_{name}"), &[], 0.0);
         }
