@@ -135,7 +135,8 @@ impl ClientConnections {
         let _open = self.drain.connection();
         let accepted = Instant::now();
         let request_header = self.live.get().config.timeouts.request_header;
-        let greeted = timeout_at(accepted + request_header, self.greet(stream));
+        // Apart: its seven kilobytes, for a handshake, would otherwise be kept as long as the connection is.
+        let greeted = timeout_at(accepted + request_header, Box::pin(self.greet(stream)));
         let (stream, is_http2) = tokio::select! {
             biased;
             greeted = greeted => match greeted {
