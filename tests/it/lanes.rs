@@ -53,7 +53,8 @@ async fn long_prompts_go_to_the_last_server_one_after_the_other() {
     }
     assert_eq!((first.count(), last.count()), (0, 1), "one has the lane, the others wait here");
     assert!(tidegate.metric("tidegate_server_prefill_seconds", &[&last.name()]).await > 2.0);
-    assert_eq!(tidegate.metric("tidegate_queue_requests", &[]).await, 2.0);
+    // The policy holds a request a moment before the queue has it.
+    until("both are in the queue", async || tidegate.metric("tidegate_queue_requests", &[]).await == 2.0).await;
     // Its first token frees the lane, not its end.
     gate.admit(1);
     last.requests(2).await;
