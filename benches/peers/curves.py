@@ -73,6 +73,8 @@ def measure(harness, command, servers, arguments, seconds):
     control, own, backends = ports[0], ports[1], ports[3:]
     mock = start("1", [f"{harness}/mock", "--ports", ",".join(map(str, backends)), "--ctl", str(control)])
     with tempfile.TemporaryDirectory() as folder:
+        # Some give up their rights before they write there.
+        os.chmod(folder, 0o755)
         proxy = None
         try:
             if not listens(control, mock):

@@ -12,8 +12,8 @@ cat >"$RUN_DIR/tidegate.yaml" <<YAML
 listen: 127.0.0.1:$PORT
 admin: { listen: "127.0.0.1:$((PORT + 1))" }
 groups:
-  - { name: short, $(bound 32768)servers: $(list "${servers[@]:0:half}") }
-  - { name: long, $(bound 131072)servers: $(list "${servers[@]:half}") }
+  - { name: short, max_model_len: none, $(bound 32768)servers: $(list "${servers[@]:0:half}") }
+  - { name: long, max_model_len: none, $(bound 131072)servers: $(list "${servers[@]:half}") }
 policy: { kind: $policy }
 YAML
 exec "$program" --conf "$RUN_DIR/tidegate.yaml"

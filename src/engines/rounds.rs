@@ -54,8 +54,8 @@ fn key(server: &Server) -> Key {
     (server.number(), server.config().authority())
 }
 
-fn member(in_force: &InForce, key: &Key) -> Option<Arc<Server>> {
-    in_force.servers().find(|server| self::key(server) == *key).map(Arc::clone)
+fn member(in_force: &InForce, (number, authority): &Key) -> Option<Arc<Server>> {
+    in_force.member(*number, authority).map(Arc::clone)
 }
 
 /// Asks one server's engine until the server has left, or nobody wants to know any more.

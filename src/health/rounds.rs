@@ -67,8 +67,8 @@ fn key(server: &Server) -> Key {
     (server.number(), server.config().authority())
 }
 
-fn member(in_force: &InForce, key: &Key) -> Option<Arc<Server>> {
-    in_force.servers().find(|server| self::key(server) == *key).map(Arc::clone)
+fn member(in_force: &InForce, (number, authority): &Key) -> Option<Arc<Server>> {
+    in_force.member(*number, authority).map(Arc::clone)
 }
 
 /// Watches one server until it has left.

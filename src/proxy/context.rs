@@ -171,9 +171,9 @@ impl RequestContext {
     pub(super) fn has_larger(&self, server: &Server, group: usize) -> bool {
         let is_candidate = |other: &Server| {
             other.number() != server.number()
+                && self.may_take_more(other, server, group)
                 && !self.tried.contains(other.number())
                 && other.standing().is_live()
-                && self.may_take_more(other, server, group)
         };
         !self.was_too_long && self.in_force.servers().any(|other| is_candidate(other))
     }

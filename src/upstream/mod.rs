@@ -81,6 +81,15 @@ impl InForce {
         self.servers.get(number)?.as_ref()
     }
 
+    /// The server of a number while it is in a group, and while the number is that of this address: it may be given to another
+    /// server in time. Each server is asked for several times a second, so that what this takes must not grow with their number
+    /// by more than a look at numbers.
+    #[must_use]
+    pub fn member(&self, number: usize, authority: &str) -> Option<&Arc<Server>> {
+        let is_in_a_group = self.groups.iter().any(|group| group.contains(&number));
+        self.server(number).filter(|server| is_in_a_group && server.config().authority() == authority)
+    }
+
     /// The servers of each group, in configured order.
     pub fn groups(&self) -> impl Iterator<Item = impl Iterator<Item = &Arc<Server>>> {
         self.groups.iter().map(|group| group.iter().filter_map(|number| self.server(*number)))

@@ -50,6 +50,24 @@ fn a_server_that_stays_keeps_its_number_and_its_load_whatever_group_it_is_in() {
 }
 
 #[test]
+fn a_member_is_known_by_number_and_address_while_it_is_in_a_group() {
+    let live = Live::new(config(&[("short", &[1, 2]), ("long", &[3])])).unwrap();
+    let number = number_of(&live, 1);
+    let port = |in_force: &InForce, number, authority: &str| {
+        in_force.member(number, authority).map(|server| server.config().port)
+    };
+    let in_force = live.get();
+    assert_eq!(port(&in_force, number, "127.0.0.1:1"), Some(1));
+    assert_eq!(port(&in_force, number, "127.0.0.1:2"), None, "the number is another server's");
+    assert_eq!(port(&in_force, 99, "127.0.0.1:1"), None);
+    // One that has left is known, to what runs on it, and is no member.
+    let _lease = live.balancer().acquire(&SHORT, &Tried::default()).unwrap();
+    let in_force = live.apply(config(&[("short", &[2]), ("long", &[3])])).unwrap();
+    assert!(in_force.server(number).is_some());
+    assert_eq!(port(&in_force, number, "127.0.0.1:1"), None);
+}
+
+#[test]
 fn a_server_that_goes_gets_nothing_new_and_is_still_known_to_what_runs_on_it() {
     let live = Live::new(config(&[("short", &[1]), ("long", &[2])])).unwrap();
     let lease = live.balancer().acquire(&SHORT, &Tried::default()).unwrap();
