@@ -61,7 +61,7 @@ impl Told {
 }
 
 impl Remembered {
-    /// The same as [`fields`].
+    /// The fields of the request to a server, as they would be made anew.
     pub fn fields(&mut self, trusted: &TrustedProxies, hop: &Hop<'_>, sent: &HeaderMap) -> Cow<'_, Fields> {
         if is_trusted(trusted, hop) {
             return Cow::Owned(fields(trusted, hop, sent));
