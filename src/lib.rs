@@ -40,6 +40,7 @@
 //!         drive  -> work, balance, prompt   (the policies under one driver)
 //!         work: std and small crates only, like balance
 //!         tls: Pingora, rustls and files; nothing above it
+//!         flush: std; waits for the threads of access log and traces at the end
 //!         panics: std and `log`; read by metrics
 //!         access: pingora-limits and small crates; no proxy of Pingora, no I/O, the clock is an argument
 //!         prompt: std and small crates only; no Pingora, no I/O, no clock
@@ -96,6 +97,7 @@ pub mod drain;
 pub mod drive;
 pub mod engines;
 pub mod explain;
+mod flush;
 pub mod health;
 pub mod healthcheck;
 pub mod journal;

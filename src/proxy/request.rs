@@ -126,6 +126,26 @@ mod tests {
     }
 
     #[test]
+    fn a_length_is_kept_only_when_it_is_right_and_said_once_in_the_usual_way() {
+        for (said, bytes, is_kept) in [
+            (&["12"][..], 12, true),
+            (&["12"], 13, false),
+            (&["012"], 12, false),
+            (&["+12"], 12, false),
+            (&[" 12"], 12, false),
+            (&["12", "12"], 12, false),
+            (&["x"], 0, false),
+            (&[], 12, false),
+        ] {
+            let mut header = RequestHeader::build(Method::POST, b"/", None).unwrap();
+            for length in said {
+                header.append_header(CONTENT_LENGTH, *length).unwrap();
+            }
+            assert_eq!(says_length(&header, bytes), is_kept, "{said:?} {bytes}");
+        }
+    }
+
+    #[test]
     fn an_absolute_target_becomes_a_path() {
         for (target, path) in [
             (&b"http://gateway:8000/v1/models?x=1"[..], &b"/v1/models?x=1"[..]),

@@ -110,23 +110,11 @@ impl Exporter {
     }
 
     /// Waits until everything before is sent, but not longer than this. Blocks: for the end of a process.
-    #[expect(clippy::disallowed_methods, reason = "a blocking queue has no send with a time limit")]
     pub(super) fn flush(&self, patience: Duration) {
         if !self.has_begun.is_completed() {
             return;
         }
-        let deadline = Instant::now() + patience;
-        let (done, is_done) = sync_channel(0);
-        let mut message = Message::Flush(done);
-        while let Err(TrySendError::Full(back)) = self.queue.try_send(message) {
-            if Instant::now() >= deadline {
-                return;
-            }
-            message = back;
-            thread::sleep(Duration::from_millis(1));
-        }
-        // It ends by the other end's drop: nothing is ever sent.
-        let _is_over = is_done.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        crate::flush::flush(&self.queue, Message::Flush, patience);
     }
 }
 
