@@ -37,6 +37,9 @@ pub enum Length {
 }
 
 impl Length {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Any, Self::Short, Self::Long];
+
     /// The name in metrics.
     #[must_use]
     pub fn label(self) -> &'static str {

@@ -17,6 +17,7 @@ use super::labels::{
     AttemptLabels, GroupLabels, ReasonLabels, RedirectLabels, ResultLabels, ServerLabels, VersionLabels,
 };
 use super::queue::QueueMetrics;
+use super::remembered::Remembered;
 use super::usage::{Roster, ServerName};
 use super::{AttemptResult, EngineMetrics, HealthMetrics, LatencyMetrics, Metrics, RetryReason, Series, since_1970};
 use crate::access_log::Counts;
@@ -103,12 +104,12 @@ impl Metrics {
         );
 
         let metrics = Self {
-            requests: registered(
+            requests: Remembered::of(registered(
                 &mut registry,
                 "tidegate_requests",
                 "Finished requests by endpoint, outcome and class of the status sent",
                 Family::default(),
-            ),
+            )),
             requests_by_outcome: Default::default(),
             rejections: registered(
                 &mut registry,
@@ -122,24 +123,24 @@ impl Metrics {
                 "Requests and attempts that a time limit ended, by the limit's key in the configuration",
                 Family::default(),
             ),
-            decisions: registered(
+            decisions: Remembered::of(registered(
                 &mut registry,
                 "tidegate_decisions",
                 "Servers chosen, by why the policy chose them; a request has one choice or, with retries, more",
                 Family::default(),
-            ),
+            )),
             shadow_choices: registered(
                 &mut registry,
                 "tidegate_shadow_choices",
                 "What policy.shadow would have chosen: the group, its reason, and whether that is where the request went",
                 Family::default(),
             ),
-            estimate_error: registered(
+            estimate_error: Remembered::of(registered(
                 &mut registry,
                 "tidegate_prompt_estimate_error_ratio",
                 "By which share of the tokens that the server counted the estimate of a prompt's length was off",
                 Family::new_with_constructor((|| Histogram::new(ERRORS)) as fn() -> Histogram),
-            ),
+            )),
             key_requests: registered(
                 &mut registry,
                 "tidegate_key_requests",
@@ -267,6 +268,7 @@ impl Metrics {
         self.draining.clear();
         self.series.store(Arc::new(Series {
             draining: roster.servers.iter().map(|name| name.as_ref().map(draining)).collect(),
+            waiting: roster.servers.iter().map(|_| Default::default()).collect(),
             attempts: roster.servers.iter().map(|name| name.as_ref().map(attempts)).collect(),
             redirects: roster.groups.iter().enumerate().map(redirects).collect(),
             time_to_first_byte: for_each_group(roster, &self.time_to_first_byte),

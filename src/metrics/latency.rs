@@ -12,6 +12,7 @@ use prometheus_client::registry::Registry;
 
 use super::Metrics;
 use super::families::{SECONDS, registered};
+use super::remembered::Remembered;
 use crate::balance::Length;
 
 /// Upper bounds in seconds of what lies between two tokens: from a small model alone to a stream that is stalled.
@@ -20,10 +21,10 @@ const GAPS: [f64; 14] = [0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.
 /// What is counted of the tokens of answers, and of what waits for its first one.
 #[derive(Debug)]
 pub struct LatencyMetrics {
-    first_token: Family<LengthLabels, Histogram, fn() -> Histogram>,
+    first_token: Remembered<LengthLabels, Histogram>,
     header: Histogram,
-    per_token: Family<ClassLabels, Histogram, fn() -> Histogram>,
-    longest_gap: Family<ClassLabels, Histogram, fn() -> Histogram>,
+    per_token: Remembered<ClassLabels, Histogram>,
+    longest_gap: Remembered<ClassLabels, Histogram>,
     waiting_requests: Family<WaitingLabels, Gauge>,
     waiting_tokens: Family<WaitingLabels, Gauge>,
     /// New ones, and reused ones.
@@ -86,31 +87,31 @@ impl LatencyMetrics {
         let gaps: fn() -> Histogram = || Histogram::new(GAPS);
         let seconds: fn() -> Histogram = || Histogram::new(SECONDS);
         Self {
-            first_token: registered(
+            first_token: Remembered::of(registered(
                 registry,
                 "tidegate_time_to_first_token_seconds",
                 "From the request header to the first token of the answer, by whether the policy takes the prompt for \
                  short or long, and by its size in tokens",
                 Family::new_with_constructor(seconds),
-            ),
+            )),
             header: registered(
                 registry,
                 "tidegate_time_to_header_seconds",
                 "From the request header to the header of the answer, for requests that count as load",
                 seconds(),
             ),
-            per_token: registered(
+            per_token: Remembered::of(registered(
                 registry,
                 "tidegate_time_per_output_token_seconds",
                 "From one token of a stream to the next, in the mean of the stream",
                 Family::new_with_constructor(gaps),
-            ),
-            longest_gap: registered(
+            )),
+            longest_gap: Remembered::of(registered(
                 registry,
                 "tidegate_longest_token_gap_seconds",
                 "The longest pause between two pieces of a stream with tokens, once for each stream",
                 Family::new_with_constructor(gaps),
-            ),
+            )),
             waiting_requests: registered(
                 registry,
                 "tidegate_server_waiting_requests",
@@ -132,16 +133,16 @@ impl LatencyMetrics {
         let class = ClassLabels { length: length.label() };
         if let Some(first_token) = times.first_token {
             let labels = LengthLabels { length: length.label(), size: size_class(prompt_tokens) };
-            self.first_token.get_or_create(&labels).observe(first_token.as_secs_f64());
+            self.first_token.with(&labels, |seconds| seconds.observe(first_token.as_secs_f64()));
         }
         if let Some(header) = times.header {
             self.header.observe(header.as_secs_f64());
         }
         if let Some(per_token) = times.per_token {
-            self.per_token.get_or_create(&class).observe(per_token.as_secs_f64());
+            self.per_token.with(&class, |seconds| seconds.observe(per_token.as_secs_f64()));
         }
         if let Some(longest_gap) = times.longest_gap {
-            self.longest_gap.get_or_create(&class).observe(longest_gap.as_secs_f64());
+            self.longest_gap.with(&class, |seconds| seconds.observe(longest_gap.as_secs_f64()));
         }
     }
 
@@ -163,10 +164,13 @@ impl Metrics {
     pub fn prefills(&self, server: usize, length: Length, prompt_tokens: u64) -> Option<Prefilling> {
         let series = self.series.load();
         let name = series.roster.server(server)?;
-        let (group, server) = (Arc::clone(&name.group), Arc::clone(&name.server));
-        let labels = WaitingLabels { group, server, length: length.label() };
-        let requests = self.latency.waiting_requests.get_or_create_owned(&labels);
-        let tokens = self.latency.waiting_tokens.get_or_create_owned(&labels);
+        let waiting = series.waiting.get(server)?[length as usize].get_or_init(|| {
+            let (group, server) = (Arc::clone(&name.group), Arc::clone(&name.server));
+            let labels = WaitingLabels { group, server, length: length.label() };
+            let latency = &self.latency;
+            (latency.waiting_requests.get_or_create_owned(&labels), latency.waiting_tokens.get_or_create_owned(&labels))
+        });
+        let (requests, tokens) = waiting.clone();
         let prompt_tokens = i64::try_from(prompt_tokens).unwrap_or(i64::MAX >> 16).min(i64::MAX >> 16);
         requests.inc();
         tokens.inc_by(prompt_tokens);

@@ -19,11 +19,12 @@ mod labels;
 mod latency;
 mod process;
 mod queue;
+mod remembered;
 #[cfg(test)]
 mod tests;
 mod usage;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
@@ -47,11 +48,12 @@ pub use latency::{AnswerTimes, LatencyMetrics, Prefilling};
 use process::Process;
 use queue::QueueMetrics;
 pub use queue::Waiting;
+use remembered::Remembered;
 pub use usage::Roster;
 use usage::Usage;
 
 use crate::access_log::Counts;
-use crate::balance::Balancer;
+use crate::balance::{Balancer, Length};
 use crate::traces;
 
 /// All counters of one Tidegate. Cheap to update: no allocation, at most one uncontended lock per series.
@@ -61,14 +63,14 @@ pub struct Metrics {
     start_time: SystemTime,
     started: Instant,
     registry: Registry,
-    requests: Family<RequestLabels, Counter>,
+    requests: Remembered<RequestLabels, Counter>,
     /// The sums of `requests` over the other labels, for [`totals`](Self::totals): a family cannot be listed.
     requests_by_outcome: [Counter; Outcome::ALL.len()],
     rejections: Family<ReasonLabels, Counter>,
     timeouts: Family<LimitLabels, Counter>,
-    decisions: Family<ReasonLabels, Counter>,
+    decisions: Remembered<ReasonLabels, Counter>,
     shadow_choices: Family<ShadowLabels, Counter>,
-    estimate_error: Family<ClassLabels, Histogram, fn() -> Histogram>,
+    estimate_error: Remembered<ClassLabels, Histogram>,
     /// By API key.
     key_requests: Family<KeyLabels, Counter>,
     key_prompt_tokens: Family<KeyLabels, Counter>,
@@ -103,6 +105,8 @@ struct Series {
     roster: Roster,
     /// By server number and result.
     attempts: Vec<Option<[Counter; AttemptResult::ALL.len()]>>,
+    /// By server number; a series is there from the first request on.
+    waiting: Vec<[OnceLock<(Gauge, Gauge)>; Length::ALL.len()]>,
     /// By group of origin and destination. What is on the diagonal is never counted.
     redirects: Vec<Vec<Counter>>,
     /// By server number.
@@ -136,7 +140,9 @@ impl Metrics {
             outcome: request.outcome.label(),
             code: status_class(request.status),
         };
-        self.requests.get_or_create(&labels).inc();
+        self.requests.with(&labels, |requests| {
+            requests.inc();
+        });
         self.requests_by_outcome[request.outcome as usize].inc();
         self.request_bytes.inc_by(request.request_bytes);
         self.response_bytes.inc_by(request.response_bytes);
@@ -156,7 +162,9 @@ impl Metrics {
     /// Counts a request that was given to a server, by the policy's reason from a closed list: each becomes a series that
     /// stays.
     pub fn decided(&self, reason: &'static str) {
-        self.decisions.get_or_create(&ReasonLabels { reason }).inc();
+        self.decisions.with(&ReasonLabels { reason }, |decisions| {
+            decisions.inc();
+        });
     }
 
     /// Counts what the policy beside the one in force would have chosen: a group, or none, its reason and whether that is
@@ -174,7 +182,7 @@ impl Metrics {
 
     /// Notes by which share an estimated prompt length was off, by the class of endpoints.
     pub fn estimated(&self, class: &'static str, relative: f64) {
-        self.estimate_error.get_or_create(&ClassLabels { class }).observe(relative);
+        self.estimate_error.with(&ClassLabels { class }, |errors| errors.observe(relative));
     }
 
     /// Counts an error of Tidegate's own, by a reason from a closed list: each becomes a series that stays.
