@@ -8,6 +8,8 @@
 //! (vLLM's `--root-path`): rather one path too many than one too few. `/sleep%0a` is one of them: vLLM's router lets
 //! its patterns match in front of a final line feed.
 
+use std::borrow::Cow;
+
 /// The administrative paths of vLLM up to 0.32, most of which exist only when a server was started for them.
 pub const ADMIN_PATHS: [&str; 32] = [
     "/abort_requests",
@@ -79,12 +81,12 @@ impl ClosedPaths {
     /// Whether this path, in whatever spelling, is closed.
     #[must_use]
     pub fn covers(&self, path: &[u8]) -> bool {
-        let path = canonical(path);
+        let path = if is_canonical(path) { Cow::Borrowed(path) } else { Cow::Owned(canonical(path)) };
         self.paths.iter().any(|closed| path.ends_with(closed))
     }
 
     /// The paths in alphabetical order.
-    pub fn iter(&self) -> impl Iterator<Item = std::borrow::Cow<'_, str>> {
+    pub fn iter(&self) -> impl Iterator<Item = Cow<'_, str>> {
         self.paths.iter().map(|path| String::from_utf8_lossy(path))
     }
 }
@@ -116,6 +118,16 @@ fn canonical(path: &[u8]) -> Vec<u8> {
         canonical.extend(segment.to_ascii_lowercase());
     }
     if canonical.is_empty() { b"/".to_vec() } else { canonical }
+}
+
+/// Whether a path is spelled as [`canonical`] spells it, as far as can be told at a glance: nearly all are.
+fn is_canonical(path: &[u8]) -> bool {
+    let is_plain = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'/');
+    path.first() == Some(&b'/')
+        && path.len() > 1
+        && path.iter().all(is_plain)
+        && !path.windows(2).any(|pair| pair == b"//")
+        && !path.ends_with(b"/")
 }
 
 /// The byte that the last three stand for, if they are an escape.
@@ -207,6 +219,12 @@ mod tests {
     }
 
     proptest::proptest! {
+        #[test]
+        fn what_looks_canonical_is(path in "[/a-c.A%_-]{0,12}") {
+            let path = path.as_bytes();
+            proptest::prop_assert!(!is_canonical(path) || canonical(path) == path);
+        }
+
         #[test]
         fn a_canonical_path_stays_as_it_is(path in "[/%.\\\\2fF5eE a-c\\x00]{0,40}") {
             let once = canonical(path.as_bytes());
