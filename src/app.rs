@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
+use pingora::listeners::{L4BufferSettings, ListenerConfig};
 use pingora::server::configuration::Opt;
 use pingora::server::{RunArgs, Server};
 use pingora::services::background::background_service;
@@ -75,8 +76,6 @@ impl Program {
 /// When the configuration cannot be run on this machine.
 pub fn build(config: Config, origin: Option<Origin>, upgrade: bool) -> Result<Program, StartError> {
     let mut pingora_conf = config::copy_of(&config.pingora).map_err(StartError::PingoraSettings)?;
-    // Each request's own configuration bounds its attempts, so that a reload can change the bound.
-    pingora_conf.max_retries = config::MAX_ATTEMPTS;
     // One thread has nobody to take work from, and is quicker when it does not look.
     pingora_conf.work_stealing &= pingora_conf.threads > 1;
     pingora_conf.ca_file = tls::authorities_file(config.uses_system_authorities());
@@ -100,19 +99,19 @@ pub fn build(config: Config, origin: Option<Origin>, upgrade: bool) -> Result<Pr
         took_over: upgrade,
     };
     let health = Arc::new(Health::new(Arc::clone(&live)));
-    let proxy = Proxy::new(Arc::clone(&live), Arc::clone(&health), Arc::clone(&drain));
-    let mut connections = ClientConnections::new(Arc::clone(&live), Arc::clone(&drain));
+    let proxy = Proxy::new(&server.configuration, Arc::clone(&live), Arc::clone(&health), Arc::clone(&drain));
+    let mut connections = ClientConnections::new(proxy);
     if let Some(tls) = &config.tls {
         connections = connections.with_tls(tls, &config.listen);
     }
-    let mut clients = connections.service(&server.configuration, proxy);
+    let mut clients = connections.service();
     for address in &config.listen {
-        clients.add_tcp(&address.to_string());
+        clients.add_listener(listener(address));
         log::info!("listening on {address}");
     }
     if let Some(tls) = &config.tls {
         for address in &tls.listen {
-            clients.add_tcp(&address.to_string());
+            clients.add_listener(listener(address));
             log::info!("listening on {address} with TLS");
         }
     }
@@ -153,6 +152,11 @@ pub fn build(config: Config, origin: Option<Origin>, upgrade: bool) -> Result<Pr
         server.bootstrap();
     }
     Ok(Program { server, live, signals })
+}
+
+/// A listener whose connections are read where what comes is dealt with: Pingora would keep 64 KiB for each.
+fn listener(address: &SocketAddr) -> ListenerConfig {
+    ListenerConfig::tcp(address.to_string()).l4_buffer(L4BufferSettings::unbuffered())
 }
 
 /// Builds Tidegate in front of demo servers, all on loopback and in one process.

@@ -15,7 +15,7 @@
 //! # Who may know whom
 //!
 //! ```text
-//! main -> app -> proxy  -> access, prompt, balance, metrics, queue, upstream, health, engines, drain, tls,
+//! main -> app -> proxy  -> http1, access, prompt, balance, metrics, queue, upstream, health, engines, drain, tls,
 //!                          journal, explain, shadow, traces
 //!                health -> upstream, metrics, tls      (upstream keeps each server's record)
 //!                engines -> upstream, metrics, prompt, tls (upstream keeps each engine's report)
@@ -39,6 +39,7 @@
 //!         access_log: small crates; the record of one request, for whoever writes or reads it
 //!         drive  -> work, balance, prompt   (the policies under one driver)
 //!         work: std and small crates only, like balance
+//!         http1: Pingora's streams and headers; HTTP/1.1 on the wire, nothing above it
 //!         tls: Pingora, rustls and files; nothing above it
 //!         flush: std; waits for the threads of access log and traces at the end
 //!         panics: std and `log`; read by metrics
@@ -58,7 +59,9 @@
 //! | the policy `lanes`; a policy of your own beside it | `src/work/lanes.rs`, `src/drive/choice.rs` |
 //! | what is read of a body | `src/prompt/measure.rs` |
 //! | which endpoints count | `src/prompt/endpoint.rs` |
-//! | what happens in a phase | `src/proxy/` (start at `mod.rs`) |
+//! | what happens to a request, in its order | `src/proxy/` (start at `mod.rs`) |
+//! | how HTTP/1.1 is read and written | `src/http1/` |
+//! | which connections to servers are kept | `src/proxy/server_connections.rs`, `src/upstream/kept.rs` |
 //! | when a request is tried elsewhere | `src/proxy/retry.rs` |
 //! | when a server is taken out, and comes back | `src/health/record.rs` |
 //! | what servers are asked of their engines, and what becomes of it | `src/engines/` |
@@ -100,6 +103,7 @@ pub mod explain;
 mod flush;
 pub mod health;
 pub mod healthcheck;
+mod http1;
 pub mod journal;
 pub mod launcher;
 pub mod logging;

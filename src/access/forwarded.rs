@@ -31,7 +31,7 @@ pub struct Hop<'a> {
 }
 
 /// Header fields with their values; `None` removes what is there.
-pub(super) type Fields = Vec<(HeaderName, Option<HeaderValue>)>;
+pub type Fields = Vec<(HeaderName, Option<HeaderValue>)>;
 
 /// The fields of the request to a server, given those that the client sent: a value replaces all that is there, `None`
 /// removes it.

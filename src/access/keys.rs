@@ -14,7 +14,7 @@ use super::{Denial, KeyLimits};
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// The headers in which a client's key is looked for.
-pub const CREDENTIAL_HEADERS: [HeaderName; 2] = [AUTHORIZATION, X_API_KEY];
+pub static CREDENTIAL_HEADERS: [HeaderName; 2] = [AUTHORIZATION, X_API_KEY];
 
 /// What is kept of a key.
 #[derive(Clone, Copy)]

@@ -30,7 +30,7 @@ pub use client::TrustedProxies;
 pub use closed::{ADMIN_PATHS, ClosedPaths};
 pub use cors::{Allowed, Cors, is_preflight};
 pub use denial::Denial;
-pub use forwarded::{Hop, Remembered as RememberedOrigin};
+pub use forwarded::{Fields as OriginFields, Hop, Remembered as RememberedOrigin};
 pub use keys::{CREDENTIAL_HEADERS, Key, KeyDigest, Keys};
 pub use quota::KeyLimits;
 pub use size::HeaderLimits;

@@ -24,7 +24,7 @@ impl Draft {
         refuse_repeated_group_names(&self.groups, problems);
         refuse_repeated_servers(&self.groups, problems);
         refuse_loops(&self.groups, &all_listen, admin, problems);
-        let pingora = self.pingora.finish(self.retry.max_attempts, problems);
+        let pingora = self.pingora.finish(problems);
         let tls = self.tls.check(tls_listen.into_iter().map(|listener| listener.value).collect(), problems);
         let groups = groups(self.groups, &self.upstream_tls, self.server_limits, problems);
         let config = Config {

@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(config.ties, crate::balance::Ties::First);
         assert_eq!(config.access.header_limits.fields, 7);
         assert_eq!((config.max_body_bytes, config.timeouts.total.unwrap().as_secs()), (1024, 3600));
-        assert_eq!((config.retry.max_attempts, config.pingora.max_retries), (5, 5));
+        assert_eq!(config.retry.max_attempts, 5);
         assert_eq!(config.strip_request_headers, ["x-a"]);
         assert_eq!(config.upstream_authorization.unwrap(), "Bearer u");
         assert_eq!(config.access.keys.iter().count(), 1);

@@ -64,7 +64,6 @@ pub use tls::{ServerTls, TlsListen};
 pub use tokenizers::ModelTokenizer;
 pub use tracing::Tracing;
 pub use traits::{MaxModelLen, Traits};
-pub use value::MAX_ATTEMPTS;
 
 /// Looks up an environment variable; `None` when it is not set.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -146,7 +145,7 @@ impl Config {
         self.listen.clone_from(&in_force.listen);
         self.tls.clone_from(&in_force.tls);
         self.admin = in_force.admin;
-        self.pingora = ServerConf { max_retries: self.pingora.max_retries, ..pingora };
+        self.pingora = pingora;
         Ok(())
     }
 

@@ -74,14 +74,13 @@ impl PingoraDraft {
     }
 
     /// The settings, with a warning for each that has no effect in the foreground.
-    pub(super) fn finish(self, max_attempts: usize, problems: &Problems) -> ServerConf {
+    pub(super) fn finish(self, problems: &Problems) -> ServerConf {
         if !self.conf.daemon {
             for spot in &self.daemon_only {
                 problems.warn(spot, "has no effect without pingora.daemon: true or the flag --daemon");
             }
         }
-        // Pingora counts attempts in all, the first one included.
-        ServerConf { max_retries: max_attempts, ..self.conf }
+        self.conf
     }
 }
 
@@ -115,7 +114,7 @@ mod tests {
         let root = parse(yaml).unwrap();
         let problems = Problems::default();
         let draft = Section::read(root.as_ref(), Spot::file("f"), &problems, PingoraDraft::read);
-        let conf = draft.finish(7, &problems);
+        let conf = draft.finish(&problems);
         let (conf, warnings) = problems.finish(Some(conf)).map_err(|refusal| refusal.to_string())?;
         Ok((conf, warnings.iter().map(ToString::to_string).collect()))
     }
@@ -140,7 +139,6 @@ mod tests {
             user: Some("u".to_owned()),
             group: Some("g".to_owned()),
             working_directory: Some("/w".into()),
-            max_retries: 7,
             ..ServerConf::default()
         };
         assert_eq!(read(yaml), Ok((expected, Vec::new())));

@@ -25,7 +25,7 @@ pub(crate) const PORTS: RangeInclusive<u64> = 1..=65_535;
 pub(crate) const ATTEMPTS: RangeInclusive<u64> = 1..=MAX_ATTEMPTS as u64;
 
 /// No request is tried more often.
-pub const MAX_ATTEMPTS: usize = 100;
+const MAX_ATTEMPTS: usize = 100;
 
 /// A whole number in a range, from text; else what would be accepted.
 pub(crate) fn parse_whole(text: &str, range: &RangeInclusive<u64>) -> Parsed<u64> {

@@ -83,8 +83,8 @@ impl<S: Service> Service for Closable<S> {
             _ = closing.wait_for(|closed| *closed) => {}
             () = self.service.start_service(fds, closed, listeners_per_fd) => {}
         }
-        // The listeners are told only now, when nobody waits for them any more, and end by themselves. Did the service see
-        // them end, Pingora's proxy would close the connections that are kept, and those just accepted, at once.
+        // The listeners are told only now, when nobody waits for them any more, and end by themselves. Connections that
+        // are kept, and those just accepted, go on.
         close.send_replace(true);
     }
 

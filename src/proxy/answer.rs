@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorType, Result};
 use tokio::time::Instant;
 
 use super::events::Events;
-use super::watch::{Told, Watch, Written};
-use crate::health::{Fault, Signal};
+use super::watch::{Watch, Written};
+use crate::health::{Fault, Health, Signal};
 
 /// The server says that it is shutting down and has not begun the request.
 pub(super) const LEAVING: ErrorType = ErrorType::Custom("ServerLeaving");
@@ -34,13 +33,39 @@ const MAX_LOOKED_INTO_BYTES: usize = 4096;
 /// The policy is told of what a stream has brought after so many tokens: each time takes a lock.
 const TOKENS_TOLD_AT_ONCE: u64 = 16;
 
-/// As much of the end of a body as may hold `usage`: in vLLM's answers it stands within the last 700 bytes.
-const TAIL_BYTES: usize = 2048;
+/// At least as much of the end of a body is kept, as may hold `usage`: in vLLM's answers it stands within the last 700 bytes.
+const TAIL_BYTES: usize = 1024;
+
+/// The end of a body that comes in pieces, as the last two parts of it: when one is long enough the other is given up.
+#[derive(Debug, Default)]
+struct Tail {
+    older: Vec<u8>,
+    newer: Vec<u8>,
+}
+
+impl Tail {
+    fn push(&mut self, piece: &[u8]) {
+        if self.newer.len() >= TAIL_BYTES {
+            std::mem::swap(&mut self.older, &mut self.newer);
+            self.newer.clear();
+        }
+        self.newer.extend_from_slice(&piece[piece.len().saturating_sub(TAIL_BYTES)..]);
+    }
+
+    fn take(&mut self) -> Vec<u8> {
+        let Self { mut older, newer } = std::mem::take(self);
+        if older.is_empty() {
+            return newer;
+        }
+        older.extend_from_slice(&newer);
+        older
+    }
+}
 
 /// One answer while it is relayed.
 #[derive(Debug)]
 pub(super) struct Answer {
-    watch: Arc<Watch>,
+    pub(super) health: Arc<Health>,
     status: u16,
     is_good: bool,
     has_begun: bool,
@@ -51,12 +76,10 @@ pub(super) struct Answer {
     kept: Vec<u8>,
     /// It is a good answer, and somebody wants to know what it brings.
     is_counted: bool,
-    /// Whom to tell how it gets on; nobody when it is no good answer.
-    told: Told,
     /// Tokens that were seen, and those that were told of.
     tokens: u64,
     tokens_told: u64,
-    tail: Vec<u8>,
+    tail: Tail,
     /// When the first and the last token came.
     tokens_at: Option<(Instant, Instant)>,
     longest_gap: Option<Duration>,
@@ -74,9 +97,9 @@ pub(super) enum Piece {
 }
 
 impl Answer {
-    pub(super) fn new(watch: Arc<Watch>) -> Self {
+    pub(super) fn new(health: Arc<Health>) -> Self {
         Self {
-            watch,
+            health,
             status: 0,
             is_good: false,
             has_begun: false,
@@ -85,30 +108,28 @@ impl Answer {
             whole_bytes: None,
             kept: Vec::new(),
             is_counted: false,
-            told: Told::default(),
             tokens: 0,
             tokens_told: 0,
-            tail: Vec::new(),
+            tail: Tail::default(),
             tokens_at: None,
             longest_gap: None,
         }
     }
 
     /// A final header has come. True when an event stream follows.
-    pub(super) fn header(&mut self, header: &ResponseHeader) -> bool {
+    pub(super) fn header(&mut self, watch: &mut Watch, header: &ResponseHeader) -> bool {
         let text = |name| header.headers.get(name).and_then(|value: &http::HeaderValue| value.to_str().ok());
         let is_stream = text(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/event-stream"));
         let length = text(CONTENT_LENGTH).and_then(|length| length.parse().ok());
         let status = header.status.as_u16();
-        self.watch.header_came();
-        *self = Self::new(Arc::clone(&self.watch));
+        watch.header_came();
+        *self = Self::new(Arc::clone(&self.health));
         self.is_good = status < 500 && status != 429;
         if header.status.is_success() {
-            self.is_counted = self.watch.is_counted();
-            self.told = self.watch.told();
+            self.is_counted = watch.is_counted();
         }
         self.events = (is_stream && !header.headers.contains_key(CONTENT_ENCODING)).then(Events::default);
-        let is_looked_into = status == 500 || (status == 400 && self.watch.may_try_larger());
+        let is_looked_into = status == 500 || (status == 400 && watch.may_try_larger());
         self.whole_bytes = length.filter(|length| is_looked_into && (1..=MAX_LOOKED_INTO_BYTES).contains(length));
         self.status = status;
         self.events.is_some()
@@ -118,8 +139,17 @@ impl Answer {
     ///
     /// # Errors
     /// When the request is better tried elsewhere, and can be.
-    pub(super) fn piece(&mut self, data: &Bytes, is_end: bool, is_held: bool) -> Result<Piece> {
-        self.keep_tail(data);
+    pub(super) fn piece(
+        &mut self,
+        watch: &mut Watch,
+        data: &[u8],
+        is_end: bool,
+        is_held: bool,
+        now: Instant,
+    ) -> Result<Piece> {
+        if self.is_counted {
+            self.tail.push(data);
+        }
         if let Some(whole) = self.whole_bytes {
             self.kept.extend_from_slice(data);
             if self.kept.len() < whole && !is_end {
@@ -131,37 +161,36 @@ impl Answer {
                 return Error::err_up(TOO_LONG);
             }
             if self.status == 500 && says(SHUTTING_DOWN) {
-                self.watch.speaks_against(Signal::Leaving, "it says that it is shutting down");
-                self.elsewhere_or(LEAVING, is_held)?;
+                watch.speaks_against(&self.health, Signal::Leaving, "it says that it is shutting down");
+                self.elsewhere_or(watch, LEAVING, is_held)?;
             }
         } else if let Some(events) = &mut self.events {
             let seen = events.look(data);
             if seen.has_error && !self.has_failed {
                 self.has_failed = true;
-                self.watch.speaks_against(Signal::Fault(Fault::Stream), "an error within a stream");
+                watch.speaks_against(&self.health, Signal::Fault(Fault::Stream), "an error within a stream");
                 if seen.begins_with_error() {
-                    self.elsewhere_or(STREAM_ERROR, is_held)?;
-                    self.begun();
+                    self.elsewhere_or(watch, STREAM_ERROR, is_held)?;
+                    self.begun(watch, now);
                     return Ok(Piece::Life);
                 }
             }
             if !seen.has_content {
                 return Ok(Piece::Comment);
             }
-            self.brought(seen.tokens);
+            self.brought(watch, seen.tokens, now);
         } else {
-            self.brought(1);
+            self.brought(watch, 1, now);
         }
-        self.begun();
+        self.begun(watch, now);
         Ok(Piece::Life)
     }
 
     /// So many more tokens, or a piece of an answer that comes as a whole.
-    fn brought(&mut self, tokens: u64) {
+    fn brought(&mut self, watch: &mut Watch, tokens: u64, now: Instant) {
         if tokens == 0 || !self.is_counted {
             return;
         }
-        let now = Instant::now();
         match &mut self.tokens_at {
             Some((_, last)) => {
                 let gap = now.saturating_duration_since(*last);
@@ -170,58 +199,68 @@ impl Answer {
             }
             None => {
                 self.tokens_at = Some((now, now));
-                self.told.first_token();
-                self.watch.first_token();
+                watch.first_token();
             }
         }
         if self.events.is_some() {
             self.tokens += tokens;
             if self.tokens - self.tokens_told >= TOKENS_TOLD_AT_ONCE {
                 self.tokens_told = self.tokens;
-                self.told.generated(self.tokens);
+                watch.told().generated(self.tokens);
             }
         }
     }
 
-    fn keep_tail(&mut self, data: &Bytes) {
-        if !self.is_counted {
-            return;
-        }
-        if data.len() >= TAIL_BYTES {
-            self.tail.clear();
-        } else if self.tail.len() + data.len() > 2 * TAIL_BYTES {
-            self.tail.drain(..self.tail.len() + data.len() - TAIL_BYTES);
-        }
-        self.tail.extend_from_slice(&data[data.len().saturating_sub(TAIL_BYTES)..]);
-    }
-
     /// The answer is there, or its first byte.
-    pub(super) fn begun(&mut self) {
+    pub(super) fn begun(&mut self, watch: &mut Watch, now: Instant) {
         if !self.has_begun {
             self.has_begun = true;
-            self.watch.begun(self.is_good && !self.has_failed);
+            watch.begun(&self.health, now, self.is_good && !self.has_failed);
         }
     }
 
     /// # Errors
     /// With this one, when the request can be tried elsewhere. What has come is void then.
-    fn elsewhere_or(&mut self, error: ErrorType, is_held: bool) -> Result<()> {
-        if is_held && self.watch.may_try_elsewhere() {
+    fn elsewhere_or(&mut self, watch: &Watch, error: ErrorType, is_held: bool) -> Result<()> {
+        if is_held && watch.may_try_elsewhere() {
             self.is_counted = false;
             return Error::err_up(error);
         }
         Ok(())
     }
+
+    /// What it has brought, now that it has come to its end or was broken off; `None` when nobody counts that.
+    pub(super) fn written(&mut self) -> Option<Written> {
+        if !self.is_counted {
+            return None;
+        }
+        let events = self.events.as_ref().map(|_| self.tokens);
+        // Pieces of an answer that comes as a whole are no tokens.
+        let longest_gap = self.longest_gap.filter(|_| self.events.is_some());
+        Some(Written { events, tail: self.tail.take(), tokens_at: self.tokens_at, longest_gap })
+    }
 }
 
-impl Drop for Answer {
-    fn drop(&mut self) {
-        if self.is_counted {
-            let events = self.events.as_ref().map(|_| self.tokens);
-            // Pieces of an answer that comes as a whole are no tokens.
-            let longest_gap = self.longest_gap.filter(|_| self.events.is_some());
-            let (tail, tokens_at) = (std::mem::take(&mut self.tail), self.tokens_at);
-            self.watch.wrote(Written { events, tail, tokens_at, longest_gap });
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_end_of_a_body_is_kept_however_it_is_cut(sizes in prop::collection::vec(1..3_000_usize, 1..20)) {
+            let body: Vec<u8> = (0..=250).cycle().take(sizes.iter().sum()).collect();
+            let (mut tail, mut rest) = (Tail::default(), &body[..]);
+            for size in sizes {
+                let (piece, later) = rest.split_at(size);
+                tail.push(piece);
+                rest = later;
+            }
+            let kept = tail.take();
+            let least = body.len().min(TAIL_BYTES);
+            prop_assert!(kept.len() <= 4 * TAIL_BYTES);
+            prop_assert!(kept.ends_with(&body[body.len() - least..]));
         }
     }
 }

@@ -1,48 +1,127 @@
-//! One attempt begins: backoff, a place on a server (waiting for one if need be), its address.
+//! One attempt: backoff, a place on a server (waiting for one if need be), a connection, and what comes of it.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::HeaderValue;
-use pingora::proxy::Session;
-use pingora::upstreams::peer::HttpPeer;
+use pingora::protocols::Stream;
 use pingora::{Error, ErrorType, Result};
 use tokio::time::{Instant, sleep_until};
 
 use super::Proxy;
+use super::client::Client;
 use super::context::RequestContext;
-use super::loan::Loan;
 use super::reject::Reject;
+use super::relay::{Relay, has_left};
+use super::request;
 use super::retry::{has_attempts_left, is_timeout};
-use super::server_connections;
+use super::silence::{Silence, TOTAL_TIMEOUT};
 use super::watch::{MayTry, Told};
 use crate::balance::{Lease, Placed, Placement, Unavailable};
 use crate::config::Retry;
 use crate::engines::Tallied;
+use crate::http1::Outbound;
 use crate::prompt::Demand;
 use crate::queue::{Full, Ticket};
 use crate::upstream::Server;
 
 impl Proxy {
+    /// One attempt on one server.
+    ///
+    /// # Errors
+    /// When it fails; whether it is worth another one stands in the error.
+    pub(super) async fn attempt(&self, client: &mut Client<'_>, ctx: &mut RequestContext) -> Result<()> {
+        let server = self.choose_server(client, ctx).await?;
+        let (address, stream, is_reused) = self.connect(client, ctx, &server).await?;
+        self.metrics.latency().connected(is_reused);
+        let exchange = async {
+            let asked = request::prepare(client, ctx, &server, ctx.body.clone())?;
+            let mut connection = Outbound::new(stream, asked);
+            let mut relay = Relay::new(silence(ctx), &self.health, &self.drain);
+            let ran = relay.run(client, &mut connection, ctx).await;
+            if let Some(written) = relay.written() {
+                ctx.watch.wrote(written);
+            }
+            ran.map(|()| connection)
+        };
+        let exchanged: Result<Outbound> = exchange.await;
+        match exchanged {
+            Ok(connection) => {
+                #[cfg(test)]
+                assert!(!self.panics_at_answers, "a fault");
+                if let Some(stream) = connection.into_kept() {
+                    self.servers.keep(&server, address, stream);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let error = error.more_context(format!("server {}", server.name()));
+                Err(self.exchange_failed(client, ctx, error, is_reused))
+            }
+        }
+    }
+
+    /// A connection to the server, and whether it has served requests before.
+    async fn connect(
+        &self,
+        client: &mut Client<'_>,
+        ctx: &mut RequestContext,
+        server: &Server,
+    ) -> Result<(SocketAddr, Stream, bool)> {
+        let in_force = Arc::clone(&ctx.in_force);
+        let timeouts = &in_force.config.timeouts;
+        let address = tokio::select! {
+            biased;
+            address = server.address(timeouts.connect) => address,
+            over = left_or_late(client, ctx.total_at()) => return Err(self.attempt_failed(client, ctx, over)),
+        };
+        let address = match address {
+            Ok(address) => address,
+            Err(error) => {
+                self.judge_failure(client, ctx, &error, false);
+                return Err(self.attempt_failed(client, ctx, error));
+            }
+        };
+        if let Some(stream) = self.servers.kept(server, address, timeouts) {
+            return Ok((address, stream, true));
+        }
+        let connected = tokio::select! {
+            biased;
+            over = left_or_late(client, ctx.total_at()) => return Err(self.attempt_failed(client, ctx, over)),
+            // Apart: it takes kilobytes, and is soon over.
+            connected = Box::pin(self.servers.connect(server, address, timeouts)) => connected,
+        };
+        match connected {
+            Ok(stream) => Ok((address, stream, false)),
+            Err(error) => Err(self.connect_failed(client, address, ctx, error)),
+        }
+    }
+
     /// Chooses the server for this attempt and counts the request there.
-    pub(super) async fn choose_server(&self, session: &mut Session, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
+    async fn choose_server(&self, client: &mut Client<'_>, ctx: &mut RequestContext) -> Result<Arc<Server>> {
         // Replace before you retry: an earlier attempt's load must not be counted beside this one's.
         ctx.lease = None;
         ctx.watch.left_server();
-        ctx.at_work.end();
         if let Some(reason) = ctx.retry_reason.take() {
             self.metrics.retried(reason);
-            back_off(session, &ctx.config().retry, ctx.attempts).await?;
+            back_off(client, ctx).await?;
         }
         ctx.attempts += 1;
         self.follow_in_shadow(ctx);
         let words = self.explained(ctx);
-        let asked = Instant::now();
-        let placed = self.place(session, ctx).await;
-        let waited = asked.elapsed();
-        ctx.waited += waited;
-        let lease = placed?;
+        let waited_before = ctx.waited;
+        let lease = match self.place_or_wait(ctx) {
+            Wanted::Lease(lease) => lease,
+            Wanted::Nothing(reject) => return refuse(ctx, reject),
+            Wanted::Ticket(ticket) => {
+                let asked = Instant::now();
+                let placed = self.place(client, ctx, ticket).await;
+                ctx.waited += asked.elapsed();
+                placed?
+            }
+        };
+        let waited = ctx.waited - waited_before;
         // Not from this request's own picture: since that was taken the number may have become another server's. While
         // the lease lives it stays what it is now.
         let server = self.live.get().server(lease.server()).cloned();
@@ -69,37 +148,7 @@ impl Proxy {
             .and_then(|demand| self.metrics.prefills(server.number(), length, demand.prompt_tokens()));
         let told = Told { policy, shadow: ctx.shadow.clone() };
         ctx.watch.attempt(Arc::clone(&server), may_try, told, tallied, prefilling);
-
-        let timeouts = &ctx.in_force.clone().config.timeouts;
-        let address = tokio::select! {
-            biased;
-            gone = session.downstream_session.read_body_or_idle(true) => {
-                return Err(self.attempt_failed(session, ctx, left_or_late(gone)));
-            }
-            address = server.address(timeouts.connect) => address,
-        };
-        match address {
-            Ok(address) => {
-                let mut peer = Box::new(server.peer(address, timeouts));
-                if self.follows_servers {
-                    server_connections::follow(&mut peer);
-                }
-                ctx.loan = Some(Loan::begin(session, &mut peer, timeouts.connect));
-                Ok(peer)
-            }
-            Err(error) => {
-                self.judge_failure(session, ctx, &error, false);
-                Err(self.attempt_failed(session, ctx, error))
-            }
-        }
-    }
-
-    /// A connection to the server is there.
-    ///
-    /// # Errors
-    /// When the request has come to its end meanwhile.
-    pub(super) fn connected(session: &mut Session, ctx: &mut RequestContext) -> Result<()> {
-        ctx.loan.take().and_then(|loan| loan.end(session)).map_or(Ok(()), Err)
+        Ok(server)
     }
 
     /// The name of the group that serves because no server of the own one can be tried.
@@ -121,19 +170,14 @@ impl Proxy {
         HeaderValue::from_str(to).ok()
     }
 
-    /// A place on a server: at once, or when it is this request's turn.
-    async fn place(&self, session: &mut Session, ctx: &mut RequestContext) -> Result<Lease> {
+    /// A place on a server, when it is this request's turn.
+    async fn place(&self, client: &mut Client<'_>, ctx: &mut RequestContext, mut ticket: Ticket) -> Result<Lease> {
         let limits = ctx.config().queue;
         let now = Instant::now();
-        let total = ctx.config().timeouts.total.map(|total| ctx.started + total);
+        let total = ctx.total_at();
         let max_wait = limits.max_wait.map_or(now, |wait| now + wait);
         let mut deadline = total.map_or(max_wait, |total| total.min(max_wait));
         loop {
-            let mut ticket = match self.place_or_wait(ctx) {
-                Wanted::Lease(lease) => return Ok(lease),
-                Wanted::Ticket(ticket) => ticket,
-                Wanted::Nothing(reject) => return refuse(ctx, reject),
-            };
             loop {
                 tokio::select! {
                     biased;
@@ -143,8 +187,7 @@ impl Proxy {
                         Err(Unavailable::NoneFree) => break,
                         Err(why) => return refuse(ctx, Reject::Unavailable { why, retry_after_seconds: RETRY_AFTER_SECONDS }),
                     },
-                    gone = session.downstream_session.read_body_or_idle(true) => {
-                        let over = left_or_late(gone);
+                    over = left_or_late(client, total) => {
                         if is_timeout(over.etype()) {
                             // It goes by its time, not by its client.
                             let _worth_coming_back = ticket.give_up();
@@ -166,6 +209,11 @@ impl Proxy {
                     }
                 }
             }
+            ticket = match self.place_or_wait(ctx) {
+                Wanted::Lease(lease) => return Ok(lease),
+                Wanted::Ticket(ticket) => ticket,
+                Wanted::Nothing(reject) => return refuse(ctx, reject),
+            };
         }
     }
 
@@ -271,21 +319,37 @@ fn refuse<T>(ctx: &mut RequestContext, reject: Reject) -> Result<T> {
     Error::e_explain(ErrorType::InternalError, reject.reason())
 }
 
-/// Reading on after the body ends only when the client has gone, or when the request has taken too long.
-pub(super) fn left_or_late(read: Result<Option<Bytes>>) -> Box<Error> {
-    match read {
-        Err(error) if is_timeout(error.etype()) => error.into_up(),
-        Err(error) => error.into_down(),
-        Ok(_) => Error::new_down(ErrorType::ConnectionClosed),
+/// Resolves when the client has left, or its request has taken too long. Cancel safe.
+async fn left_or_late(client: &mut Client<'_>, total_at: Option<Instant>) -> Box<Error> {
+    let late = async {
+        match total_at {
+            Some(at) => sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        () = client.gone() => has_left(),
+        () = late => Error::new_up(TOTAL_TIMEOUT),
+    }
+}
+
+/// What bounds the silence of a server that is given the request now.
+fn silence(ctx: &RequestContext) -> Silence {
+    let limits = &ctx.config().timeouts;
+    let silence = Silence::new(limits.first_byte, limits.response_idle, ctx.total_at());
+    match &ctx.config().health.passive {
+        Some(checks) => silence.suspecting(checks),
+        None => silence,
     }
 }
 
 /// Waits before another attempt, but not longer than the client does.
-async fn back_off(session: &mut Session, retry: &Retry, attempts: usize) -> Result<()> {
-    let pause = backoff(retry, attempts, rand::random());
+async fn back_off(client: &mut Client<'_>, ctx: &RequestContext) -> Result<()> {
+    let pause = backoff(&ctx.config().retry, ctx.attempts, rand::random());
     tokio::select! {
         biased;
-        gone = session.downstream_session.read_body_or_idle(true) => Err(left_or_late(gone)),
+        over = left_or_late(client, ctx.total_at()) => Err(over),
         () = tokio::time::sleep(pause) => Ok(()),
     }
 }

@@ -1,91 +1,40 @@
 //! A client's connection: plain or TLS, HTTP/1.1 or HTTP/2, how long a request header may take, and how long an idle
 //! connection is kept.
 
-use std::cell::Cell;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use async_trait::async_trait;
-use parking_lot::Mutex;
 use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
-use pingora::connectors::http::custom;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v2::server::H2Options;
 use pingora::protocols::{ALPN, Stream};
-use pingora::proxy::{HttpProxy, ProcessCustomSession, ProxyServiceBuilder};
 use pingora::server::ShutdownWatch;
-use pingora::server::configuration::ServerConf;
 use pingora::services::listening::Service;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::amend::Amendments;
-use super::follow::Followed;
-use super::{Proxy, ServerConnector, client_stream};
-use crate::access::RememberedOrigin;
+use super::Proxy;
+use super::client::{Client, Origin};
+use super::http2_preface::{self, HTTP2_PREFACE};
+use super::reject::Reject;
+use super::request::new_request_id;
+use super::timer::Timer;
 use crate::config::TlsListen;
-use crate::drain::Drain;
+use crate::http1::{Changes, Head, Inbound, ResponseHead};
 use crate::tls::Listener;
-use crate::upstream::Live;
-
-/// What an HTTP/2 client sends first (RFC 9113, section 3.4).
-pub(super) const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// The reuse budget of a connection that has not served a request yet. Pingora counts it down, so it also tells a new
-/// connection from a kept one.
-const NEW_CONNECTION: u32 = u32::MAX;
 
 /// The limit's key.
 const REQUEST_HEADER: &str = "request_header";
 
-tokio::task_local! {
-    /// When this connection was accepted.
-    static ACCEPTED: Instant;
-    /// Whether the header of the request that this connection waits for has been read.
-    static HEADER_HAS_COME: Cell<bool>;
-    /// What is read and written on this HTTP/1 connection.
-    static WIRE: Wire;
-}
-
-/// What is known of an HTTP/1 connection below Pingora.
-#[derive(Default)]
-struct Wire {
-    requests: Followed,
-    answers: Amendments,
-    /// What servers are told of where its requests come from.
-    origin: Arc<Mutex<RememberedOrigin>>,
-}
-
-/// The requests on the HTTP/1 connection of this task.
-pub(super) fn followed() -> Option<Followed> {
-    // HTTP/2 streams, and tests, have none.
-    WIRE.try_with(|wire| wire.requests.clone()).ok()
-}
-
-/// Where the answers on the HTTP/1 connection of this task are amended.
-pub(super) fn amendments() -> Option<Amendments> {
-    WIRE.try_with(|wire| wire.answers.clone()).ok()
-}
-
-/// What servers are told of where the requests on this task's connection come from.
-pub(super) fn told_origin() -> Arc<Mutex<RememberedOrigin>> {
-    WIRE.try_with(|wire| Arc::clone(&wire.origin)).unwrap_or_default()
-}
-
-/// Pingora has read a request header on this task's connection.
-pub(super) fn header_has_come() {
-    // HTTP/2 streams and tests have no such cell: their headers come whole.
-    let _ignored = HEADER_HAS_COME.try_with(|has_come| has_come.set(true));
-}
-
 /// Serves client connections with the proxy.
 ///
-/// Which protocol a client speaks is found out here: over TLS both agree on it (ALPN). Without, Pingora would wait for
-/// 24 bytes before it decides, without a limit, and short requests have fewer.
+/// Which protocol a client speaks is found out here: over TLS both agree on it (ALPN), without by its first bytes.
 pub struct ClientConnections {
     tls: Option<Tls>,
-    live: Arc<Live>,
-    drain: Arc<Drain>,
+    proxy: Arc<Proxy>,
 }
 
 impl std::fmt::Debug for ClientConnections {
@@ -95,10 +44,10 @@ impl std::fmt::Debug for ClientConnections {
 }
 
 impl ClientConnections {
-    /// Connections without TLS.
+    /// Connections without TLS; the proxy handles their requests.
     #[must_use]
-    pub fn new(live: Arc<Live>, drain: Arc<Drain>) -> Self {
-        Self { tls: None, live, drain }
+    pub fn new(proxy: Proxy) -> Self {
+        Self { tls: None, proxy: Arc::new(proxy) }
     }
 
     /// With a TLS listener beside plain ones on the addresses `plain`.
@@ -108,69 +57,196 @@ impl ClientConnections {
         self
     }
 
-    /// A service whose connections are these; the proxy handles their requests.
+    /// A service whose connections are these.
     #[must_use]
-    pub fn service(self, conf: &Arc<ServerConf>, mut proxy: Proxy) -> Service<HttpProxy<Proxy, ServerConnector>> {
-        proxy.follows_servers = true;
-        // Pingora makes a proxy with a connector of our own only within a service of its own, and gives it to whoever
-        // takes the connections off its hands: those with a protocol that it does not know. So it is to know none.
-        let mut options = HttpServerOptions::default();
-        options.force_custom = true;
-        let connections = Arc::new(self);
-        let serve: ProcessCustomSession<Proxy, ServerConnector> = Arc::new(move |proxy, stream, shutdown| {
-            let (connections, shutdown) = (Arc::clone(&connections), shutdown.clone());
-            Box::pin(async move { connections.serve(&proxy, stream, &shutdown).await })
-        });
-        let service = ProxyServiceBuilder::new(conf, proxy).name("clients").server_options(options);
-        service.custom(ServerConnector::new(conf), serve).build()
+    pub fn service(self) -> Service<Self> {
+        Service::new("clients".to_owned(), self)
     }
 
-    /// Serves one connection. Returns it when it can be served again.
-    pub async fn serve<C: custom::Connector>(
-        &self,
-        proxy: &Arc<HttpProxy<Proxy, C>>,
-        stream: Stream,
-        shutdown: &ShutdownWatch,
-    ) -> Option<Stream> {
-        let _open = self.drain.connection();
-        let accepted = Instant::now();
-        let request_header = self.live.get().config.timeouts.request_header;
-        // Apart: its seven kilobytes, for a handshake, would otherwise be kept as long as the connection is.
-        let greeted = timeout_at(accepted + request_header, Box::pin(self.greet(stream)));
-        let (stream, is_http2) = tokio::select! {
-            biased;
-            greeted = greeted => match greeted {
-                Ok(greeted) => greeted?,
-                Err(_) => {
-                    self.live.metrics().timed_out(REQUEST_HEADER);
-                    return None;
-                }
-            },
-            () = self.drain.last_call_over() => return None,
-        };
-        let requests = Arc::new(Requests::new(self, Arc::clone(proxy), is_http2));
-        if is_http2 {
-            return ACCEPTED.scope(accepted, requests.process_new(stream, shutdown)).await;
-        }
-        let wire = Wire::default();
-        let stream = client_stream::http1(stream, wire.requests.clone(), wire.answers.clone());
-        WIRE.scope(wire, ACCEPTED.scope(accepted, requests.process_new(stream, shutdown))).await
-    }
-
-    /// Makes the TLS handshake where there is one, and finds out whether the client speaks HTTP/2.
-    async fn greet(&self, stream: Stream) -> Option<(Stream, bool)> {
-        let mut stream = match &self.tls {
+    /// Makes the TLS handshake where there is one, and finds out what the client speaks.
+    async fn greet(&self, stream: Stream) -> Option<Greeted> {
+        let stream = match &self.tls {
             Some(tls) if tls.is_for(&stream) => tls.accept(stream).await?,
             _ => stream,
         };
-        match stream.selected_alpn_proto() {
-            Some(ALPN::H2) => Some((client_stream::http2(stream).await.ok()?, true)),
-            Some(_) => Some((stream, false)),
-            None => {
-                let is_http2 = speaks_http2(&mut stream).await.ok()?;
-                Some((stream, is_http2))
+        let alpn = stream.selected_alpn_proto();
+        let mut inbound = Inbound::new(stream);
+        let is_http2 = match alpn {
+            Some(ALPN::H2) => true,
+            Some(_) => false,
+            None => speaks_http2(&mut inbound).await?,
+        };
+        if !is_http2 {
+            return Some(Greeted::Http1(inbound));
+        }
+        while inbound.input().len() < HTTP2_PREFACE.len() {
+            if inbound.more().await.ok()? == 0 {
+                return None;
             }
         }
+        inbound.input().starts_with(HTTP2_PREFACE).then(|| Greeted::Http2(http2_preface::put_back(inbound)))
+    }
+
+    /// Serves the requests of one connection, one after the other.
+    async fn http1(&self, mut inbound: Inbound, accepted: Instant) {
+        let (mut origin, mut timer) = (Origin::of(inbound.stream()), Timer::default());
+        let mut last_call_over = pin!(self.proxy.drain.last_call_over());
+        let mut accepted = Some(accepted);
+        loop {
+            let head = tokio::select! {
+                biased;
+                head = self.next_request(&mut inbound, &mut timer, accepted.take()) => head,
+                () = &mut last_call_over => None,
+            };
+            let Some(head) = head else { break };
+            let mut client = Client::http1(head, &mut inbound, &mut origin, &mut timer);
+            if !self.proxy.serve(&mut client).await {
+                break;
+            }
+        }
+        inbound.shutdown().await;
+    }
+
+    /// The header of the next request; `None` when there is none, and the connection is to be closed. The limits bound the
+    /// header as a whole, so that a client cannot hold a connection by sending a byte now and then.
+    async fn next_request(&self, inbound: &mut Inbound, timer: &mut Timer, accepted: Option<Instant>) -> Option<Head> {
+        // Between requests a connection may be silent; that is no fault.
+        if accepted.is_none() && !inbound.has_begun() {
+            let at = Instant::now() + self.proxy.live.get().config.timeouts.client_keepalive;
+            let has_begun = poll_fn(|cx| match inbound.poll_more(cx) {
+                Poll::Ready(more) => Poll::Ready(more.is_ok_and(|read_bytes| read_bytes > 0)),
+                Poll::Pending => timer.poll(cx, at).map(|()| false),
+            });
+            if !has_begun.await {
+                return None;
+            }
+        }
+        // Most come whole: their limits are nobody's business.
+        let head = {
+            let mut head = pin!(inbound.head());
+            match poll_fn(|cx| Poll::Ready(head.as_mut().poll(cx))).await {
+                Poll::Ready(head) => Some(head),
+                Poll::Pending => {
+                    let begun = accepted.unwrap_or_else(Instant::now);
+                    let at = begun + self.proxy.live.get().config.timeouts.request_header;
+                    poll_fn(|cx| match head.as_mut().poll(cx) {
+                        Poll::Ready(head) => Poll::Ready(Some(head)),
+                        Poll::Pending => timer.poll(cx, at).map(|()| None),
+                    })
+                    .await
+                }
+            }
+        };
+        match head {
+            Some(Ok(head)) => head,
+            Some(Err(malformed)) => {
+                log::debug!("refused a request: {malformed}");
+                self.refuse(inbound).await;
+                None
+            }
+            None => {
+                self.proxy.live.metrics().timed_out(REQUEST_HEADER);
+                None
+            }
+        }
+    }
+
+    /// Answers what is no request.
+    async fn refuse(&self, inbound: &mut Inbound) {
+        self.proxy.metrics.rejected(Reject::BadHeader.reason());
+        let Ok((header, body)) = Reject::BadHeader.response(Some(&new_request_id())) else { return };
+        let head = ResponseHead::from(header);
+        let answer = [&head.wire(&Changes::dropping(&[]), None, b"Connection: close\r\n")[..], &body].concat();
+        let limit = self.proxy.live.get().config.timeouts.request_header;
+        if timeout(limit, inbound.write(&answer)).await.is_err() {
+            log::debug!("a client does not take the answer to what is no request");
+        }
+    }
+}
+
+enum Greeted {
+    Http1(Inbound),
+    /// With the preface in front.
+    Http2(Stream),
+}
+
+#[async_trait]
+impl ServerApp for ClientConnections {
+    async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+        // As a task of its own: the one that Pingora has for a connection keeps nine kilobytes for a TLS handshake.
+        let (connections, shutdown) = (Arc::clone(self), shutdown.clone());
+        tokio::spawn(async move { connections.serve(stream, &shutdown).await });
+        None
+    }
+}
+
+impl ClientConnections {
+    /// Serves one connection, to its end.
+    pub async fn serve(&self, stream: Stream, shutdown: &ShutdownWatch) {
+        let _open = self.proxy.drain.connection();
+        let accepted = Instant::now();
+        let request_header = self.proxy.live.get().config.timeouts.request_header;
+        // Apart: its seven kilobytes, for a handshake, would otherwise be kept as long as the connection is.
+        let greeted = timeout_at(accepted + request_header, Box::pin(self.greet(stream)));
+        let greeted = tokio::select! {
+            biased;
+            greeted = greeted => match greeted {
+                Ok(Some(greeted)) => greeted,
+                Ok(None) => return,
+                Err(_) => {
+                    self.proxy.live.metrics().timed_out(REQUEST_HEADER);
+                    return;
+                }
+            },
+            () = self.proxy.drain.last_call_over() => return,
+        };
+        match greeted {
+            Greeted::Http1(inbound) => self.http1(inbound, accepted).await,
+            Greeted::Http2(stream) => {
+                let streams = Arc::new(Http2Streams::new(Arc::clone(&self.proxy)));
+                drop(streams.process_new(stream, shutdown).await);
+            }
+        }
+    }
+}
+
+/// The requests on a connection of HTTP/2, which Pingora serves: each is a task of its own.
+struct Http2Streams {
+    proxy: Arc<Proxy>,
+    options: HttpServerOptions,
+}
+
+impl Http2Streams {
+    fn new(proxy: Arc<Proxy>) -> Self {
+        let mut options = HttpServerOptions::default();
+        options.h2c = true;
+        options.h2_idle_timeout = Some(proxy.live.get().config.timeouts.client_keepalive);
+        Self { proxy, options }
+    }
+}
+
+#[async_trait]
+impl HttpServerApp for Http2Streams {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        session: ServerSession,
+        _shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        // Nothing else comes: the preface has been seen.
+        let ServerSession::H2(stream) = session else { return None };
+        let mut origin = Origin::of_digest(stream.digest());
+        let mut timer = Timer::default();
+        let mut client = Client::http2(Box::new(stream), &mut origin, &mut timer);
+        self.proxy.serve(&mut client).await;
+        None
+    }
+
+    fn server_options(&self) -> Option<&HttpServerOptions> {
+        Some(&self.options)
+    }
+
+    fn h2_options(&self) -> Option<H2Options> {
+        None
     }
 }
 
@@ -207,88 +283,19 @@ fn takes(listener: SocketAddr, local: SocketAddr) -> bool {
     listener.port() == local.port() && same_family && (listener.ip().is_unspecified() || listener.ip() == local.ip())
 }
 
-/// Looks at the first bytes until they differ from HTTP/2's preface, or are all of it. They stay to be read.
-async fn speaks_http2(stream: &mut Stream) -> std::io::Result<bool> {
-    let mut seen = [0; HTTP2_PREFACE.len()];
-    for length in 1..=seen.len() {
-        let seen = &mut seen[..length];
-        if !stream.try_peek(seen).await? || *seen != HTTP2_PREFACE[..length] {
-            return Ok(false);
+/// Reads until the first bytes differ from HTTP/2's preface, or are all of it; `None` when the client leaves before.
+async fn speaks_http2(inbound: &mut Inbound) -> Option<bool> {
+    loop {
+        let seen = inbound.input().len().min(HTTP2_PREFACE.len());
+        if inbound.input()[..seen] != HTTP2_PREFACE[..seen] {
+            return Some(false);
         }
-    }
-    Ok(true)
-}
-
-/// The requests of one connection, one after the other. Pingora bounds only the pauses within a request header; this
-/// bounds the header as a whole, so that a client cannot hold a connection by sending a byte now and then.
-struct Requests<C: custom::Connector> {
-    proxy: Arc<HttpProxy<Proxy, C>>,
-    options: HttpServerOptions,
-    /// Asked at each request: a connection may outlive many configurations.
-    live: Arc<Live>,
-    drain: Arc<Drain>,
-}
-
-impl<C: custom::Connector> Requests<C> {
-    fn new(connections: &ClientConnections, proxy: Arc<HttpProxy<Proxy, C>>, h2c: bool) -> Self {
-        let (live, drain) = (Arc::clone(&connections.live), Arc::clone(&connections.drain));
-        let mut options = HttpServerOptions::default();
-        options.h2c = h2c;
-        options.keepalive_request_limit = Some(NEW_CONNECTION);
-        options.h2_idle_timeout = Some(live.get().config.timeouts.client_keepalive);
-        Self { proxy, options, live, drain }
-    }
-
-    /// When the next request's header must have come.
-    fn header_deadline(&self, session: &ServerSession) -> Instant {
-        let timeouts = &self.live.get().config.timeouts;
-        let is_new = session.get_keepalive_reuses_remaining() == Some(NEW_CONNECTION);
-        match ACCEPTED.try_with(|accepted| *accepted) {
-            Ok(accepted) if is_new => accepted + timeouts.request_header,
-            _ => Instant::now() + timeouts.client_keepalive + timeouts.request_header,
+        if seen == HTTP2_PREFACE.len() {
+            return Some(true);
         }
-    }
-}
-
-#[async_trait]
-impl<C: custom::Connector> HttpServerApp for Requests<C> {
-    async fn process_new_http(
-        self: &Arc<Self>,
-        mut session: ServerSession,
-        shutdown: &ShutdownWatch,
-    ) -> Option<ReusedHttpStream> {
-        if session.is_http2() {
-            return self.proxy.process_new_http(session, shutdown).await;
+        if inbound.more().await.ok()? == 0 {
+            return None;
         }
-        session.set_pipelining_enabled(true);
-        if session.get_keepalive().is_some() {
-            let keepalive = self.live.get().config.timeouts.client_keepalive;
-            session.set_keepalive(Some(keepalive.as_secs().max(1)));
-        }
-        let deadline = self.header_deadline(&session);
-        let serve = async {
-            let mut served = pin!(self.proxy.process_new_http(session, shutdown));
-            tokio::select! {
-                biased;
-                reused = &mut served => return reused,
-                () = sleep_until(deadline) => {
-                    if !HEADER_HAS_COME.with(Cell::get) {
-                        self.live.metrics().timed_out(REQUEST_HEADER);
-                    }
-                }
-                () = self.drain.last_call_over() => {}
-            }
-            if HEADER_HAS_COME.with(Cell::get) { served.await } else { None }
-        };
-        HEADER_HAS_COME.scope(Cell::new(false), serve).await
-    }
-
-    fn server_options(&self) -> Option<&HttpServerOptions> {
-        Some(&self.options)
-    }
-
-    fn h2_options(&self) -> Option<H2Options> {
-        self.proxy.h2_options()
     }
 }
 

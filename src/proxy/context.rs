@@ -3,13 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use http::HeaderValue;
 use tokio::time::Instant;
 
-use super::downstream::Slot;
-use super::loan::Loan;
 use super::reject::Reject;
-use super::silence::AtWork;
 use super::watch::Watch;
 use crate::access::Admission;
 use crate::balance::{Lease, Length, Policy, Tried};
@@ -22,7 +20,7 @@ use crate::traces::Trace;
 use crate::upstream::{InForce, Server};
 
 /// One request. Dropped when it is over, whatever ended it, and the lease with it.
-pub struct RequestContext {
+pub(super) struct RequestContext {
     /// The configuration and the servers that this request sees, from its beginning to its end. Set once.
     pub(super) in_force: Arc<InForce>,
     /// When the request header was read. Set once.
@@ -40,6 +38,8 @@ pub struct RequestContext {
     pub(super) endpoint: Endpoint,
     /// Length of the request body, in bytes. Set by `admit`.
     pub(super) request_bytes: u64,
+    /// The request body, as long as it may be needed: until its answer begins. Set by `admit`.
+    pub(super) body: Bytes,
     /// What the policy is asked with; `None` for requests that weigh nothing. Set by `admit`.
     pub(super) demand: Option<Demand>,
     /// How long the prompt is believed to be; `None` when nobody asks. Set by `weigh`.
@@ -49,10 +49,6 @@ pub struct RequestContext {
     pub(super) work: Option<Arc<Work>>,
     /// Its place in a trace, while spans are exported. Set by `admit`.
     pub(super) trace: Option<Box<Trace>>,
-    /// Where the client's real session comes back to. Set by `admit` when it was wrapped.
-    pub(super) slot: Option<Slot>,
-    /// The client's session while a connection to the present server is being made. Set and taken back by `connect`.
-    pub(super) loan: Option<Loan>,
     /// The place on the present server. Set by `connect`, given back at the end of each attempt.
     pub(super) lease: Option<Lease>,
     /// The request in the eyes of the policy beside the one in force, if there is one. Set by `connect`.
@@ -69,8 +65,6 @@ pub struct RequestContext {
     pub(super) reason: Option<&'static str>,
     /// For how long it has waited for a place, in all attempts. Counted by `connect`.
     pub(super) waited: Duration,
-    /// Whether a server has the request now: its time limits count only then.
-    pub(super) at_work: AtWork,
     /// Servers that this request has failed on. Kept by `retry`.
     pub(super) tried: Tried,
     /// A server has said that the request is longer than it takes. Set by `retry`.
@@ -81,9 +75,6 @@ pub struct RequestContext {
     pub(super) retry_reason: Option<RetryReason>,
     /// Why Tidegate answers by itself. Set where it is decided.
     pub(super) reject: Option<Reject>,
-    /// The client left while a connection was being made: Pingora takes whatever ends that for a server's fault. Set by
-    /// `retry`.
-    pub(super) has_client_left: bool,
     /// The final response status. Set by `response` and `finish`.
     pub(super) status: Option<u16>,
     /// The status that sent the last attempt elsewhere. Set by `response`.
@@ -91,7 +82,7 @@ pub struct RequestContext {
     /// The group that serves in place of the own one. Set by `connect`.
     pub(super) failover: Option<HeaderValue>,
     /// The present attempt, for those who relay it. Told by `connect`.
-    pub(super) watch: Arc<Watch>,
+    pub(super) watch: Watch,
     /// Bytes of the response body passed on. Counted by `response`.
     pub(super) response_bytes: u64,
 }
@@ -109,22 +100,21 @@ impl std::fmt::Debug for RequestContext {
 }
 
 impl RequestContext {
-    pub(super) fn new(in_force: Arc<InForce>, watch: Watch) -> Self {
+    pub(super) fn new(in_force: Arc<InForce>, running: Running) -> Self {
         Self {
             in_force,
             started: Instant::now(),
             started_at: SystemTime::now(),
-            running: None,
+            running: Some(running),
             request_id: None,
             admission: None,
             endpoint: Endpoint::Other,
             request_bytes: 0,
+            body: Bytes::new(),
             demand: None,
             estimate: None,
             work: None,
             trace: None,
-            slot: None,
-            loan: None,
             lease: None,
             shadow: None,
             server: None,
@@ -133,17 +123,15 @@ impl RequestContext {
             length: None,
             reason: None,
             waited: Duration::ZERO,
-            at_work: AtWork::default(),
             tried: Tried::default(),
             was_too_long: false,
             attempts: 0,
             retry_reason: None,
             reject: None,
-            has_client_left: false,
             status: None,
             refused_status: None,
             failover: None,
-            watch: Arc::new(watch),
+            watch: Watch::default(),
             response_bytes: 0,
         }
     }
@@ -151,6 +139,11 @@ impl RequestContext {
     /// The configuration that holds for this request.
     pub(super) fn config(&self) -> &Config {
         &self.in_force.config
+    }
+
+    /// When the request has to be over.
+    pub(super) fn total_at(&self) -> Option<Instant> {
+        self.config().timeouts.total.map(|total| self.started + total)
     }
 
     /// Whether a server may take longer requests than this one of a group: by what is known of both, or, with groups by
@@ -205,7 +198,7 @@ impl RequestContext {
 
     /// Whether the client is to blame for the error that ended its request.
     pub(super) fn is_client_gone(&self, error: &pingora::Error) -> bool {
-        self.has_client_left || *error.esource() == pingora::ErrorSource::Downstream
+        *error.esource() == pingora::ErrorSource::Downstream
     }
 
     /// What an attempt came to that ended with this error.

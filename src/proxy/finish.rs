@@ -1,55 +1,42 @@
 //! The end of a request: the last word to the client, and giving everything back.
 
-use pingora::proxy::{FailToProxy, Session};
-use pingora::{Error, ErrorType};
+use pingora::{Error, ErrorSource, ErrorType};
 
+use super::Proxy;
+use super::client::Client;
 use super::context::RequestContext;
 use super::reject::Reject;
 use super::report::Brought;
 use super::retry::{has_answer_begun, reject_for, requests_limit};
-use super::{Proxy, downstream};
 use crate::metrics::{AttemptResult, FinishedRequest};
 
 impl Proxy {
     /// All attempts are spent, or the client has gone: answers if someone is there to hear it.
-    pub(super) async fn fail(&self, session: &mut Session, error: &Error, ctx: &mut RequestContext) -> FailToProxy {
-        if let Some(slot) = &ctx.slot {
-            downstream::unwrap(session, slot);
+    pub(super) async fn fail(&self, client: &mut Client<'_>, error: &Error, ctx: &mut RequestContext) {
+        client.close_after();
+        if has_answer_begun(client) {
+            return;
         }
-        let mut error_code = 0;
-        if !has_answer_begun(session) {
-            let reject = match ctx.reject {
-                Some(reject) => Some(reject),
-                None if ctx.is_client_gone(error) => None,
-                None => Some(reject_for(error)),
-            };
-            if let Some(reject) = reject {
-                error_code = reject.status().as_u16();
-                session.set_keepalive(None);
-                if let Err(error) = self.reject(session, ctx, reject).await {
-                    log::debug!("the client did not take the answer {error_code}: {error}");
-                }
-            } else if is_malformed(error) {
-                error_code = 400;
-                session.respond_error(400).await.unwrap_or_else(|error| log::debug!("no answer sent: {error}"));
-                ctx.status = Some(error_code);
-            }
+        let reject = match ctx.reject {
+            Some(reject) => reject,
+            None if is_malformed(error) => Reject::BadHeader,
+            None if ctx.is_client_gone(error) => return,
+            None => reject_for(error),
+        };
+        if let Err(error) = self.reject(client, ctx, reject).await {
+            log::debug!("the client did not take the answer {}: {error}", reject.status());
         }
-        FailToProxy { error_code, can_reuse_downstream: false }
     }
 
     /// The request is over.
-    pub(super) fn finish(&self, session: &mut Session, error: Option<&Error>, ctx: &mut RequestContext) {
-        if let Some(slot) = &ctx.slot {
-            downstream::unwrap(session, slot);
-        }
+    pub(super) fn finish(&self, client: &Client<'_>, error: Option<&Error>, ctx: &mut RequestContext) {
         let brought = Brought::of(ctx.watch.take_written());
         if let Some(mut lease) = ctx.lease.take() {
             let result = RequestContext::attempt_result(error);
             self.metrics.attempt_ended(lease.server(), result);
             ctx.attempt_is_over(ctx.status, result);
             if result == AttemptResult::Answered {
-                ctx.watch.answered(ctx.status);
+                ctx.watch.answered(&self.health, ctx.status);
                 if ctx.status.is_some_and(|status| (200..300).contains(&status)) {
                     self.learn(ctx, brought.usage);
                     lease.answered(brought.output_tokens);
@@ -71,7 +58,7 @@ impl Proxy {
             self.metrics.timed_out(limit);
         }
         log_end(error, ctx);
-        self.report_end(session, error, ctx, brought);
+        self.report_end(client, error, ctx, brought);
         self.metrics.request_finished(&FinishedRequest {
             endpoint: ctx.endpoint,
             outcome: ctx.outcome(error),
@@ -108,7 +95,7 @@ fn log_end(error: Option<&Error>, ctx: &RequestContext) {
     );
 }
 
-/// Whether the client sent something that cannot be handled, as opposed to leaving.
+/// Whether the client sent something that cannot be passed on, as opposed to leaving.
 fn is_malformed(error: &Error) -> bool {
-    matches!(error.etype(), ErrorType::InvalidHTTPHeader | ErrorType::H1Error)
+    *error.esource() == ErrorSource::Downstream && *error.etype() == ErrorType::InvalidHTTPHeader
 }

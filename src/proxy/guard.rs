@@ -1,44 +1,43 @@
 //! Where the rules of [`crate::access`] meet requests and responses.
 
-use std::net::IpAddr;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::{StatusCode, header};
+use pingora::Result;
 use pingora::http::{RequestHeader, ResponseHeader};
-use pingora::protocols::http::v1::server::HttpSession as ServerSessionV1;
-use pingora::protocols::l4::socket::SocketAddr;
-use pingora::proxy::Session;
-use pingora::{Error, Result};
 use tokio::time::Instant;
 
+use super::Proxy;
 use super::admit::write_response;
+use super::client::{Client, Origin};
 use super::context::RequestContext;
 use super::reject::Reject;
 use super::request::REQUEST_ID;
-use super::{Proxy, connection};
-use crate::access::{self, Asked, CREDENTIAL_HEADERS, Cors, Hop, Refused};
+use crate::access::{self, Asked, CREDENTIAL_HEADERS, Cors, Hop, OriginFields, Refused};
+use crate::http1::Changes;
 use crate::prompt::Demand;
 
 impl Proxy {
     /// Lets a request in by its header, or answers it. True: it is answered.
-    pub(super) async fn guard(&self, session: &mut Session, ctx: &mut RequestContext) -> Result<bool> {
+    pub(super) async fn guard(&self, client: &mut Client<'_>, ctx: &mut RequestContext) -> Result<bool> {
         let in_force = Arc::clone(&ctx.in_force);
         let rules = in_force.access.rules();
-        let request = session.req_header();
+        let request = client.request();
         let (fields, uri_bytes) = (request.headers.len(), request.raw_path().len());
-        if let Err(denial) = rules.header_limits.judge(header_bytes(session), fields, uri_bytes) {
-            return self.refuse_body(session, ctx, Reject::Denied(denial)).await;
+        if let Err(denial) = rules.header_limits.judge(header_bytes(client), fields, uri_bytes) {
+            return Box::pin(self.refuse_body(client, ctx, Reject::Denied(denial))).await;
         }
         if let Some(cors) = &rules.cors
             && access::is_preflight(&request.method, &request.headers)
         {
-            return self.answer_preflight(cors, session, ctx).await;
+            return Box::pin(self.answer_preflight(cors, client, ctx)).await;
         }
         let asked = Asked {
             method: &request.method,
             path: path(request),
             headers: &request.headers,
-            peer: ip(session.downstream_session.client_addr()),
+            peer: client.origin().peer,
         };
         match in_force.access.admit(&asked, Instant::now()) {
             Ok(admission) => {
@@ -47,12 +46,7 @@ impl Proxy {
                 }
                 ctx.admission = Some(admission);
             }
-            Err(refused) => return self.turn_away(session, ctx, refused).await,
-        }
-        if rules.keys.withholds_credentials() {
-            for name in &CREDENTIAL_HEADERS {
-                session.req_header_mut().remove_header(name);
-            }
+            Err(refused) => return Box::pin(self.turn_away(client, ctx, refused)).await,
         }
         Ok(false)
     }
@@ -72,10 +66,10 @@ impl Proxy {
         Ok(())
     }
 
-    async fn answer_preflight(&self, cors: &Cors, session: &mut Session, ctx: &mut RequestContext) -> Result<bool> {
-        let fields = match cors.preflight(&session.req_header().headers) {
+    async fn answer_preflight(&self, cors: &Cors, client: &mut Client<'_>, ctx: &mut RequestContext) -> Result<bool> {
+        let fields = match cors.preflight(&client.request().headers) {
             Ok(fields) => fields,
-            Err(denial) => return self.turn_away(session, ctx, denial.into()).await,
+            Err(denial) => return self.turn_away(client, ctx, denial.into()).await,
         };
         let mut response = ResponseHeader::build(StatusCode::NO_CONTENT, Some(fields.len() + 2))?;
         for (name, value) in fields {
@@ -83,20 +77,20 @@ impl Proxy {
         }
         response.insert_header(header::VARY, "Origin, Access-Control-Request-Headers")?;
         if let Some(request_id) = &ctx.request_id {
-            response.insert_header(REQUEST_ID, request_id)?;
+            response.insert_header(&REQUEST_ID, request_id)?;
         }
-        write_response(session, ctx, response, bytes::Bytes::new()).await.map_err(Error::into_down)?;
+        write_response(client, ctx, response, &[]).await?;
         Ok(true)
     }
 
     /// Answers a request that may not go on. Its connection is kept unless a body is on its way.
-    async fn turn_away(&self, session: &mut Session, ctx: &mut RequestContext, refused: Refused) -> Result<bool> {
+    async fn turn_away(&self, client: &mut Client<'_>, ctx: &mut RequestContext, refused: Refused) -> Result<bool> {
         let reject = self.count(&refused);
-        if session.downstream_session.is_body_empty() {
-            self.reject(session, ctx, reject).await?;
+        if client.has_no_body() {
+            self.reject(client, ctx, reject).await?;
             return Ok(true);
         }
-        self.refuse_body(session, ctx, reject).await
+        self.refuse_body(client, ctx, reject).await
     }
 
     fn count(&self, refused: &Refused) -> Reject {
@@ -107,51 +101,55 @@ impl Proxy {
     }
 }
 
-/// Tells a server where the request comes from.
-pub(super) fn tell_origin(session: &Session, request: &mut RequestHeader, ctx: &RequestContext) -> Result<()> {
-    let client = &session.downstream_session;
-    let asked = session.req_header();
-    let host = asked.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+/// What a server is told of where a request comes from.
+pub(super) fn told<'a>(request: &RequestHeader, origin: &'a mut Origin, ctx: &RequestContext) -> Cow<'a, OriginFields> {
+    let host = request.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let hop = Hop {
-        peer: ip(client.client_addr()),
-        scheme: if client.digest().is_some_and(|digest| digest.ssl_digest.is_some()) { "https" } else { "http" },
-        host: host.or_else(|| asked.uri.authority().map(http::uri::Authority::as_str)),
-        port: client.server_addr().and_then(SocketAddr::as_inet).map(std::net::SocketAddr::port),
+        peer: origin.peer,
+        scheme: if origin.has_tls { "https" } else { "http" },
+        host: host.or_else(|| request.uri.authority().map(http::uri::Authority::as_str)),
+        port: origin.port,
     };
     let trusted = &ctx.in_force.access.rules().trusted_proxies;
-    let told = connection::told_origin();
-    let mut told = told.lock();
-    for (name, value) in &*told.fields(trusted, &hop, &request.headers) {
-        match value {
-            Some(value) => request.insert_header(name, value)?,
-            None => drop(request.remove_header(name)),
+    origin.told.fields(trusted, &hop, &request.headers)
+}
+
+/// Tells a server where the request comes from, and nothing that is only for Tidegate.
+pub(super) fn tell<'a>(told: &'a OriginFields, changes: &mut Changes<'a>, ctx: &RequestContext) {
+    if ctx.in_force.access.rules().keys.withholds_credentials() {
+        for name in &CREDENTIAL_HEADERS {
+            changes.remove(name.as_str());
         }
     }
-    Ok(())
+    for (name, value) in told {
+        match value {
+            Some(value) => changes.set(name.as_str(), value.as_bytes()),
+            None => changes.remove(name.as_str()),
+        }
+    }
 }
 
 /// Tells a browser what a page may do with an answer.
-pub(super) fn share(asked: &RequestHeader, response: &mut ResponseHeader, ctx: &RequestContext) -> Result<()> {
-    let Some(cors) = &ctx.in_force.access.rules().cors else { return Ok(()) };
+pub(super) fn share(asked: &RequestHeader, changes: &mut Changes<'_>, ctx: &RequestContext) {
+    let Some(cors) = &ctx.in_force.access.rules().cors else { return };
     for name in Cors::own_fields() {
-        response.remove_header(name);
+        changes.remove(name.as_str());
     }
     for (name, value) in cors.answer(&asked.headers) {
-        response.insert_header(name, value)?;
+        changes.set(name.as_str().to_owned(), value.as_bytes().to_vec());
     }
     if cors.varies() {
-        response.append_header(header::VARY, "Origin")?;
+        changes.add("vary", &b"Origin"[..]);
     }
-    Ok(())
 }
 
 /// The size of the header as it came; of HTTP/2, as it would have come in HTTP/1.
-fn header_bytes(session: &Session) -> usize {
+fn header_bytes(client: &Client<'_>) -> usize {
     const BETWEEN_AND_BEHIND: usize = b": \r\n".len();
-    if let Some(http1) = session.as_http1() {
-        return ServerSessionV1::get_headers_raw_bytes(http1).len();
+    if !client.is_http2() {
+        return client.raw().len();
     }
-    let request = session.req_header();
+    let request = client.request();
     let field =
         |(name, value): (&http::HeaderName, &http::HeaderValue)| name.as_str().len() + value.len() + BETWEEN_AND_BEHIND;
     request.raw_path().len() + request.headers.iter().map(field).sum::<usize>()
@@ -162,8 +160,4 @@ fn path(request: &RequestHeader) -> &[u8] {
     let raw = request.raw_path();
     let target = if raw.starts_with(b"/") { raw } else { request.uri.path().as_bytes() };
     target.split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or_default()
-}
-
-pub(super) fn ip(address: Option<&SocketAddr>) -> Option<IpAddr> {
-    address.and_then(SocketAddr::as_inet).map(std::net::SocketAddr::ip)
 }

@@ -3,37 +3,27 @@
 //! Every server is asked at the same time, with the client's own header. What has answered in time counts; a server
 //! that is down does not hold the list up. One answer, or several that are equal to the byte, is relayed as it came.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::ready;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::join_all;
 use http::{HeaderValue, StatusCode, header};
-use pingora::connectors::ConnectorOptions;
-use pingora::http::{RequestHeader, ResponseHeader};
-use pingora::protocols::http::client::HttpSession;
-use pingora::proxy::Session;
+use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorType, Result};
 use serde_json::{Value, json};
 
-use super::admit::write_response;
+use super::admit::{share, write_response};
+use super::client::Client;
 use super::context::RequestContext;
 use super::reject::{Reject, json_response};
+use super::relay::has_left;
 use super::request::REQUEST_ID;
-use super::{Proxy, guard, request, response};
-use crate::tls;
+use super::{Proxy, request, response};
+use crate::http1::{Asked, Outbound, Part};
 use crate::upstream::Server;
-
-/// Makes and keeps connections for requests that Tidegate makes itself.
-pub(super) type Connector = pingora::connectors::http::Connector;
-
-/// With the authorities of the system only where a server needs them (`tls`).
-pub(super) fn connector(uses_system_authorities: bool) -> Connector {
-    /// As many idle connections as Pingora keeps when it is not told.
-    const POOL_SIZE: usize = 128;
-    let ca_file = tls::authorities_file(uses_system_authorities);
-    Connector::new(Some(ConnectorOptions { ca_file, ..ConnectorOptions::new(POOL_SIZE) }))
-}
 
 /// A server that has not answered by then is left out of the list.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -47,42 +37,36 @@ struct Answer {
 }
 
 /// Answers with the merged list.
-pub(super) async fn answer(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) -> Result<bool> {
-    let mut header = session.req_header().clone();
-    guard::tell_origin(session, &mut header, ctx)?;
+pub(super) async fn answer(proxy: &Proxy, client: &mut Client<'_>, ctx: &mut RequestContext) -> Result<()> {
     let request_id = ctx.request_id.clone();
     let in_force = Arc::clone(&ctx.in_force);
-    let live = in_force.servers().filter(|server| server.standing().is_live());
-    let all = join_all(live.map(|server| ask(proxy, server, &header, ctx)));
+    let mut questions = Vec::new();
+    for server in in_force.servers().filter(|server| server.standing().is_live()) {
+        questions.push((server, request::prepare(client, ctx, server, Bytes::new())?));
+    }
+    let all = join_all(questions.iter().map(|(server, asked)| ask(proxy, server, asked, ctx)));
     let answers: Vec<Answer> = tokio::select! {
         biased;
-        gone = session.downstream_session.read_body_or_idle(true) => {
-            return Err(gone.err().unwrap_or_else(|| Error::new(ErrorType::ConnectionClosed)).into_down());
-        }
+        () = client.gone() => return Err(has_left()),
         answers = all => answers.into_iter().flatten().collect(),
     };
     let Some(Answer { mut header, body }) = merge(answers, request_id.as_ref())? else {
-        proxy.reject(session, ctx, Reject::NotReachable).await?;
-        return Ok(true);
+        return proxy.reject(client, ctx, Reject::NotReachable).await;
     };
-    guard::share(session.req_header(), &mut header, ctx)?;
-    write_response(session, ctx, header, body).await?;
-    Ok(true)
+    share(client, &mut header, ctx);
+    write_response(client, ctx, header, &body).await
 }
 
 /// One server's answer; `None` when it gave none.
-async fn ask(proxy: &Proxy, server: &Server, request: &RequestHeader, ctx: &RequestContext) -> Option<Answer> {
-    let mut request = request.clone();
-    let asked = async {
-        as_own_request(&mut request);
-        request::address_to(server, &mut request, ctx)?;
+async fn ask(proxy: &Proxy, server: &Server, asked: &Asked, ctx: &RequestContext) -> Option<Answer> {
+    let answer = async {
         // A kept connection may have been closed by the server at this very moment.
-        match exchange(proxy, server, &request, ctx).await {
-            Err(_) => exchange(proxy, server, &request, ctx).await,
+        match exchange(proxy, server, asked, ctx).await {
+            Err(_) => exchange(proxy, server, asked, ctx).await,
             answered => answered,
         }
     };
-    match tokio::time::timeout(ANSWER_WITHIN, asked).await {
+    match tokio::time::timeout(ANSWER_WITHIN, answer).await {
         Ok(Ok(answer)) => Some(answer),
         Ok(Err(error)) => {
             log::debug!("server {} gave no list of models: {error}", server.name());
@@ -95,32 +79,40 @@ async fn ask(proxy: &Proxy, server: &Server, request: &RequestHeader, ctx: &Requ
     }
 }
 
-async fn exchange(proxy: &Proxy, server: &Server, request: &RequestHeader, ctx: &RequestContext) -> Result<Answer> {
+async fn exchange(proxy: &Proxy, server: &Server, asked: &Asked, ctx: &RequestContext) -> Result<Answer> {
     let timeouts = &ctx.config().timeouts;
-    let peer = server.peer(server.address(timeouts.connect).await?, timeouts);
-    let (mut session, _reused) =
-        proxy.connector.get_http_session(&peer).await.inspect_err(|error| server.note_tls_failure(error))?;
-    session.write_request_header(Box::new(request.clone())).await?;
-    session.finish_request_body().await?;
-    session.read_response_header().await?;
-    let header = session
-        .response_header()
-        .cloned()
-        .ok_or_else(|| Error::explain(ErrorType::H1Error, "an answer without a header"))?;
-    let body = read_body(&mut session).await?;
-    proxy.connector.release_http_session(session, &peer, Some(timeouts.server_keepalive)).await;
-    Ok(Answer { header, body })
-}
-
-async fn read_body(session: &mut HttpSession) -> Result<Bytes> {
-    let mut body = BytesMut::new();
-    while let Some(piece) = session.read_response_body().await? {
-        body.extend_from_slice(&piece);
-        if body.len() > LONGEST_LIST {
-            return Error::e_explain(ErrorType::H1Error, "a list of models beyond all measure");
+    let address = server.address(timeouts.connect).await?;
+    let connections = &proxy.servers;
+    let stream = match connections.kept(server, address, timeouts) {
+        Some(stream) => stream,
+        None => {
+            connections.connect(server, address, timeouts).await.inspect_err(|error| server.note_tls_failure(error))?
         }
+    };
+    let mut connection = Outbound::new(stream, asked.clone());
+    let (mut header, mut body) = (None, BytesMut::new());
+    while !connection.is_over() {
+        poll_fn(|cx| {
+            ready!(connection.poll_asked(cx))
+                .map_err(|error| Error::because(ErrorType::WriteError, "asking for models", error))?;
+            connection.poll_answer(cx, |_, part| {
+                match part {
+                    Part::Header(came, _) => header = Some(*came.header),
+                    Part::Data(data, _) => body.extend_from_slice(data),
+                }
+                if body.len() > LONGEST_LIST {
+                    return Error::e_explain(ErrorType::H1Error, "a list of models beyond all measure");
+                }
+                Ok(())
+            })
+        })
+        .await?;
     }
-    Ok(body.freeze())
+    if let Some(stream) = connection.into_kept() {
+        connections.keep(server, address, stream);
+    }
+    let header = header.ok_or_else(|| Error::explain(ErrorType::H1Error, "an answer without a header"))?;
+    Ok(Answer { header, body: body.freeze() })
 }
 
 /// The good answers as one; a bad one only where there is no good one.
@@ -156,22 +148,11 @@ fn relayed(mut answer: Answer, request_id: Option<&HeaderValue>) -> Result<Answe
     answer.header.remove_header(&header::TRANSFER_ENCODING);
     answer.header.insert_header(header::CONTENT_LENGTH, answer.body.len())?;
     if let Some(request_id) = request_id
-        && !answer.header.headers.contains_key(REQUEST_ID)
+        && !answer.header.headers.contains_key(&REQUEST_ID)
     {
-        answer.header.insert_header(REQUEST_ID, request_id)?;
+        answer.header.insert_header(&REQUEST_ID, request_id)?;
     }
     Ok(answer)
-}
-
-/// Makes the client's header one of a request without a body on a connection of our own.
-fn as_own_request(request: &mut RequestHeader) {
-    for name in ["connection", "keep-alive", "proxy-connection", "te", "trailer", "upgrade", "http2-settings"] {
-        request.remove_header(name);
-    }
-    request.remove_header(&header::TRANSFER_ENCODING);
-    request.remove_header(&header::CONTENT_LENGTH);
-    request.remove_header(&header::EXPECT);
-    request.set_version(http::Version::HTTP_11);
 }
 
 #[cfg(test)]

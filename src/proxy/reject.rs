@@ -15,10 +15,14 @@ pub const ERROR_HEADER: HeaderName = HeaderName::from_static("x-tidegate-error")
 /// Why a request got an error from Tidegate itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reject {
+    /// It is no header, or one that cannot be passed on.
+    BadHeader,
     /// There is not exactly one `Host`.
     BadHost,
     /// The header can be read in two ways.
     BadFraming,
+    /// It asks for a tunnel (`CONNECT`).
+    Tunnel,
     /// It is not allowed.
     Denied(Denial),
     /// The body is larger than `max_body_bytes`.
@@ -55,8 +59,10 @@ impl Reject {
     /// Status, reason (header, metric label and, but for a [`Denial`], `code` in the body), `type` in the body.
     const fn row(self) -> (StatusCode, &'static str, &'static str) {
         match self {
+            Self::BadHeader => (StatusCode::BAD_REQUEST, "bad_header", "invalid_request_error"),
             Self::BadHost => (StatusCode::BAD_REQUEST, "bad_host", "invalid_request_error"),
             Self::BadFraming => (StatusCode::BAD_REQUEST, "bad_framing", "invalid_request_error"),
+            Self::Tunnel => (StatusCode::METHOD_NOT_ALLOWED, "no_tunnels", "invalid_request_error"),
             Self::Denied(denial) => denial.row(),
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", "invalid_request_error"),
             Self::BodyTimeout { .. } => (StatusCode::REQUEST_TIMEOUT, "body_timeout", "invalid_request_error"),
@@ -89,8 +95,10 @@ impl Reject {
 
     fn message(self) -> String {
         match self {
+            Self::BadHeader => "The request header is malformed.".into(),
             Self::BadHost => "A request needs exactly one Host header.".into(),
             Self::BadFraming => "The request header does not say clearly where the request ends.".into(),
+            Self::Tunnel => "This gateway makes no tunnels.".into(),
             Self::Denied(denial) => denial.message(),
             Self::BodyTooLarge { limit_bytes } => {
                 format!("The request body is larger than the {limit_bytes} bytes that this gateway accepts.")
@@ -152,7 +160,7 @@ pub(super) fn json_response(
     header.insert_header(http::header::CONTENT_TYPE, "application/json")?;
     header.insert_header(http::header::CONTENT_LENGTH, body.len())?;
     if let Some(request_id) = request_id {
-        header.insert_header(super::request::REQUEST_ID, request_id)?;
+        header.insert_header(&super::request::REQUEST_ID, request_id)?;
     }
     Ok((header, body))
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use pingora::Error;
-use pingora::proxy::Session;
 use tokio::time::Instant;
 
+use super::client::Client;
 use super::context::RequestContext;
 use super::reject::Reject;
 use super::watch::Written;
@@ -92,7 +92,7 @@ impl Proxy {
     /// The request is over.
     pub(super) fn report_end(
         &self,
-        session: &Session,
+        client: &Client<'_>,
         error: Option<&Error>,
         ctx: &mut RequestContext,
         brought: Brought,
@@ -101,11 +101,11 @@ impl Proxy {
         if !journal.wants_ends() && trace.is_none() {
             return;
         }
-        let record = record(session, error, ctx, brought);
+        let record = record(client, error, ctx, brought);
         if let Some(trace) = trace {
             let first_token = brought.tokens_at.map(|(first, _)| first).or_else(|| ctx.watch.first_byte_at());
             let first_token = first_token.map(|at| at - ctx.started);
-            self.live.traces().ended(traced::ended(session, ctx, *trace, record.clone(), first_token));
+            self.live.traces().ended(traced::ended(client, ctx, *trace, record.clone(), first_token));
         }
         if journal.wants_ends() {
             journal.ended(record);
@@ -115,7 +115,7 @@ impl Proxy {
 
 /// A request that is over.
 fn record(
-    session: &Session,
+    client: &Client<'_>,
     error: Option<&Error>,
     ctx: &RequestContext,
     Brought { usage, is_stream, output_tokens, .. }: Brought,
@@ -130,7 +130,7 @@ fn record(
         request_id: ctx.id().to_owned(),
         key: ctx.admission.as_ref().and_then(Admission::key_name).map(ToString::to_string),
         model: estimate.and_then(|estimate| estimate.model()).map(str::to_owned),
-        endpoint: session.req_header().uri.path().to_owned(),
+        endpoint: client.request().uri.path().to_owned(),
         body_bytes: ctx.request_bytes,
         // The same way by what was answered.
         stream: work.map_or(is_stream, |work| work.is_streamed),

@@ -1,55 +1,66 @@
 //! The request header: what goes on to the server.
 
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{HeaderName, HeaderValue, Method, Version};
 use pingora::Result;
 use pingora::http::RequestHeader;
-use pingora::proxy::Session;
 
+use super::client::Client;
 use super::context::RequestContext;
-use super::{guard, traced};
+use super::{guard, hop_by_hop, traced};
+use crate::http1::{Asked, Changes, fields};
 use crate::upstream::Server;
 
 /// Identifies a request in the logs of client, gateway and server. vLLM puts it into the `id` of its answer.
-pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-/// Anthropic's way of sending a key.
-const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+pub(super) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// A longer id of a client's is replaced: vLLM repeats it in every event of a stream.
 const LONGEST_REQUEST_ID: usize = 128;
 
-/// Prepares the header for the chosen server. Pingora has taken the hop-by-hop headers out already.
-pub(super) fn prepare(session: &mut Session, request: &mut RequestHeader, ctx: &RequestContext) -> Result<()> {
-    if let Some(server) = &ctx.server {
-        guard::tell_origin(session, request, ctx)?;
-        address_to(server, request, ctx)?;
+/// The request as it goes to a server, with this body.
+///
+/// # Errors
+/// When the client's header cannot be passed on.
+pub(super) fn prepare(client: &mut Client<'_>, ctx: &RequestContext, server: &Server, body: Bytes) -> Result<Asked> {
+    let (request, raw, origin) = client.request_and_origin();
+    let told = guard::told(request, origin, ctx);
+    let named = hop_by_hop::named(&request.headers)?;
+    let mut changes = hop_by_hop::without(&named);
+    guard::tell(&told, &mut changes, ctx);
+    let length = body.len() as u64;
+    if !says_length(request, length) || named.contains(&CONTENT_LENGTH) {
+        if length > 0 || carries_body(&request.method) {
+            changes.set("content-length", length.to_string().into_bytes());
+        } else {
+            changes.remove("content-length");
+        }
     }
-    // The body is here, whole: nobody needs to be asked whether to send it, and its length is known.
-    request.remove_header(&EXPECT);
-    request.remove_header(&TRANSFER_ENCODING);
-    if (ctx.request_bytes > 0 || carries_body(&session.req_header().method)) && !says_length(request, ctx.request_bytes)
-    {
-        request.insert_header(CONTENT_LENGTH, ctx.request_bytes)?;
-    }
-    Ok(())
+    address_to(server, &mut changes, ctx);
+    let target = origin_form(request);
+    Ok(match raw {
+        [] => {
+            let fields = request.headers.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
+            Asked::new(&request.method, target, fields, &changes, body)
+        }
+        raw => Asked::new(&request.method, target, fields(raw), &changes, body),
+    })
 }
 
 /// Addresses a request to a server: host, credentials, request id; and takes out what is not for servers.
-pub(super) fn address_to(server: &Server, request: &mut RequestHeader, ctx: &RequestContext) -> Result<()> {
-    request.insert_header(HOST, server.host_header())?;
+fn address_to<'a>(server: &'a Server, changes: &mut Changes<'a>, ctx: &'a RequestContext) {
+    changes.set("host", server.host_header().as_bytes());
     if let Some(request_id) = &ctx.request_id {
-        request.insert_header(REQUEST_ID, request_id)?;
+        changes.set(REQUEST_ID.as_str(), request_id.as_bytes());
     }
     for name in &ctx.config().strip_request_headers {
-        request.remove_header(name);
+        changes.remove(name.as_str());
     }
-    traced::tell(request, ctx)?;
+    traced::tell(changes, ctx);
     if let Some(key) = server.authorization().or(ctx.config().upstream_authorization.as_ref()) {
-        request.insert_header(AUTHORIZATION, key)?;
-        request.remove_header(&X_API_KEY);
+        changes.set("authorization", key.as_bytes());
+        changes.remove("x-api-key");
     }
-    to_origin_form(request)
 }
 
 /// Whether the client has said how long the body is, in one field and in the usual way.
@@ -66,23 +77,28 @@ fn carries_body(method: &Method) -> bool {
 }
 
 /// `GET http://gateway/v1/models` goes on as `GET /v1/models`: the authority was the gateway's.
-fn to_origin_form(request: &mut RequestHeader) -> Result<()> {
-    if request.raw_path().starts_with(b"/") || request.raw_path() == b"*" {
-        return Ok(());
+fn origin_form(request: &RequestHeader) -> &[u8] {
+    let target = request.raw_path();
+    if target.starts_with(b"/") || target == b"*" {
+        return target;
     }
-    let path = request.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
-    request.set_raw_path(path.as_bytes())
+    request.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).as_bytes()
 }
 
 /// The client's id when it is one that can be passed on, else a new one.
 pub(super) fn request_id(header: &RequestHeader) -> HeaderValue {
-    match header.headers.get(REQUEST_ID) {
+    match header.headers.get(&REQUEST_ID) {
         Some(id) if is_good_request_id(id.as_bytes()) => id.clone(),
-        _ => {
-            let id = format!("{:032x}", rand::random::<u128>());
-            HeaderValue::try_from(id).expect("hexadecimal digits are legal in a header")
-        }
+        _ => new_request_id(),
     }
+}
+
+/// An id for a request that has none.
+pub(super) fn new_request_id() -> HeaderValue {
+    const DIGITS: [u8; 16] = *b"0123456789abcdef";
+    let random: u128 = rand::random();
+    let id: [u8; 32] = std::array::from_fn(|place| DIGITS[(random >> (4 * place)) as usize & 0xf]);
+    HeaderValue::from_bytes(&id).expect("hexadecimal digits are legal in a header")
 }
 
 fn is_good_request_id(id: &[u8]) -> bool {
@@ -153,9 +169,8 @@ mod tests {
             (b"/v1/models", b"/v1/models"),
             (b"*", b"*"),
         ] {
-            let mut header = RequestHeader::build(Method::OPTIONS, target, None).unwrap();
-            to_origin_form(&mut header).unwrap();
-            assert_eq!(header.raw_path(), path);
+            let header = RequestHeader::build(Method::OPTIONS, target, None).unwrap();
+            assert_eq!(origin_form(&header), path);
         }
     }
 }

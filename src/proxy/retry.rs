@@ -5,12 +5,13 @@
 //! 504. Once more also on a 400 that says that the request is longer than the server takes, when another server may take
 //! it. Never for another answer of the server's own, however bad, and never after a time limit: the work may be running.
 
-use pingora::proxy::Session;
-use pingora::upstreams::peer::HttpPeer;
+use std::net::SocketAddr;
+
 use pingora::{Error, ErrorSource, ErrorType};
 
 use super::Proxy;
 use super::answer::{LEAVING, STREAM_ERROR, TOO_LONG};
+use super::client::Client;
 use super::context::RequestContext;
 use super::reject::Reject;
 use super::silence::{FIRST_BYTE_TIMEOUT, RESPONSE_IDLE_TIMEOUT, SERVER_GONE, TOTAL_TIMEOUT};
@@ -58,17 +59,13 @@ impl Proxy {
     /// No connection could be made.
     pub(super) fn connect_failed(
         &self,
-        session: &mut Session,
-        peer: &HttpPeer,
+        client: &Client<'_>,
+        address: SocketAddr,
         ctx: &mut RequestContext,
         error: Box<Error>,
     ) -> Box<Error> {
-        if let Err(over) = Self::connected(session, ctx) {
-            ctx.has_client_left = *over.esource() == ErrorSource::Downstream;
-            return self.attempt_failed(session, ctx, over);
-        }
         if let Some(server) = &ctx.server {
-            server.address_failed(peer._address.as_inet());
+            server.address_failed(Some(&address));
             server.note_tls_failure(&error);
         }
         let mut error = error.into_up();
@@ -77,39 +74,35 @@ impl Proxy {
             // come about.
             error.etype = ErrorType::SocketError;
         }
-        self.judge_failure(session, ctx, &error, false);
-        self.attempt_failed(session, ctx, error)
+        self.judge_failure(client, ctx, &error, false);
+        self.attempt_failed(client, ctx, error)
     }
 
     /// A connection was there, and the exchange on it failed.
     pub(super) fn exchange_failed(
         &self,
-        session: &mut Session,
+        client: &Client<'_>,
         ctx: &mut RequestContext,
-        mut error: Box<Error>,
+        error: Box<Error>,
         is_reused: bool,
     ) -> Box<Error> {
-        // These are found where the client is: Pingora takes them for the client's fault.
-        if is_timeout(error.etype()) || is_refusal(error.etype()) || *error.etype() == SERVER_GONE {
-            error.as_up();
-        }
         // A server that wants another certificate says so only when the handshake is over.
         if let Some(server) = &ctx.server {
             server.note_tls_failure(&error);
         }
-        self.judge_failure(session, ctx, &error, is_reused);
-        self.attempt_failed(session, ctx, error)
+        self.judge_failure(client, ctx, &error, is_reused);
+        self.attempt_failed(client, ctx, error)
     }
 
     /// Tells health what a failed attempt says of the server.
-    pub(super) fn judge_failure(&self, session: &Session, ctx: &RequestContext, error: &Error, is_reused: bool) {
+    pub(super) fn judge_failure(&self, client: &Client<'_>, ctx: &mut RequestContext, error: &Error, is_reused: bool) {
         if is_our_own(error) {
             return;
         }
         let fault = match RequestContext::attempt_result(Some(error)) {
             AttemptResult::ConnectFailed => Fault::Connect,
             AttemptResult::Refused5xx if *error.etype() == RETRYABLE_STATUS => {
-                ctx.watch.speaks_against(of_status(ctx.refused_status), "");
+                ctx.watch.speaks_against(&self.health, of_status(ctx.refused_status), "");
                 return;
             }
             AttemptResult::TimedOut if *error.etype() == FIRST_BYTE_TIMEOUT => Fault::FirstByte,
@@ -117,18 +110,18 @@ impl Proxy {
             AttemptResult::Broken if *error.esource() != ErrorSource::Upstream || *error.etype() == BAD_RESPONSE => {
                 return;
             }
-            AttemptResult::Broken if has_answer_begun(session) => Fault::Stream,
+            AttemptResult::Broken if has_answer_begun(client) => Fault::Stream,
             // A kept connection may have been closed in order just when it was used.
             AttemptResult::Broken if !is_reused => Fault::Reset,
             _ => return,
         };
-        ctx.watch.speaks_against(Signal::Fault(fault), error.etype().as_str());
+        ctx.watch.speaks_against(&self.health, Signal::Fault(fault), error.etype().as_str());
     }
 
     /// Ends an attempt: gives its load back, and decides whether there is another one.
     pub(super) fn attempt_failed(
         &self,
-        session: &mut Session,
+        client: &Client<'_>,
         ctx: &mut RequestContext,
         mut error: Box<Error>,
     ) -> Box<Error> {
@@ -154,11 +147,11 @@ impl Proxy {
         if let Some(limit) = attempts_limit(&error) {
             self.metrics.timed_out(limit);
         }
-        if !has_answer_begun(session) {
+        if !has_answer_begun(client) {
             // The client was sent nothing of what this attempt has brought.
             (ctx.status, ctx.response_bytes) = (None, 0);
         }
-        let may_retry = reason.is_some() && has_attempts_left(ctx) && !has_answer_begun(session);
+        let may_retry = reason.is_some() && has_attempts_left(ctx) && !has_answer_begun(client);
         ctx.retry_reason = reason.filter(|_| may_retry);
         error.set_retry(may_retry);
         error
@@ -170,8 +163,8 @@ pub(super) fn has_attempts_left(ctx: &RequestContext) -> bool {
 }
 
 /// Whether a byte of a final answer has gone to the client.
-pub(super) fn has_answer_begun(session: &Session) -> bool {
-    session.response_written().is_some_and(|header| !header.status.is_informational())
+pub(super) fn has_answer_begun(client: &Client<'_>) -> bool {
+    client.answered().is_some()
 }
 
 /// The answer to a request whose attempts are spent.

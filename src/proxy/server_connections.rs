@@ -1,159 +1,87 @@
-//! Connections to servers, with a layer that follows what they answer, and has a hand in how requests are written.
-//!
-//! Pingora 0.9.1 lets nobody read along with a server's connection, but has a place for servers that speak a protocol of
-//! one's own: there it asks a connector of ours, which may hand it a stream, and it goes on in HTTP/1.1. From there on
-//! everything is as without: Pingora connects, agrees on TLS, keeps the connection and finds it again.
+//! Connections to servers: made by Pingora, kept for the next request.
 
-use std::any::Any;
-use std::io::{self, IoSlice};
-use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll, ready};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use http::StatusCode;
-use pingora::connectors::http::custom::{self, Connection};
+use pingora::Result;
 use pingora::connectors::{ConnectorOptions, TransportConnector};
-use pingora::http::ResponseHeader;
-use pingora::protocols::raw_connect::ProxyDigest;
-use pingora::protocols::tls::CustomALPN;
-use pingora::protocols::{ALPN, Digest, Stream};
+use pingora::protocols::Stream;
 use pingora::server::configuration::ServerConf;
-use pingora::upstreams::peer::{HttpPeer, Peer};
-use pingora::{Error, ErrorType, Result};
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::time::sleep;
 
-use super::layer::{Layer, Layered};
-use super::request_writer::{BodyFollows, RequestWriter};
-use super::trail::Trail;
+use crate::config::Timeouts;
+use crate::upstream::{Count, Live, Server};
 
-/// What makes Pingora ask [`ServerConnector`]. No server gets to see it.
-static FOLLOWED: LazyLock<ALPN> = LazyLock::new(|| ALPN::Custom(CustomALPN::new(b"tidegate-followed".to_vec())));
+/// How often it is looked whether kept connections are still good. One that is not costs nothing but its place.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// Has a connection to this peer followed.
-pub(super) fn follow(peer: &mut HttpPeer) {
-    peer.options.alpn = FOLLOWED.clone();
-}
-
-/// What is known of a connection to a server below Pingora.
-#[derive(Debug, Clone, Default)]
-pub(super) struct ServerWire {
-    /// Where its answers are followed.
-    pub(super) answers: Trail,
-    /// Whether a body follows the header of the request that is written next.
-    pub(super) body_follows: BodyFollows,
-}
-
-/// The connection with this digest.
-pub(super) fn wire(digest: &Digest) -> Option<&ServerWire> {
-    digest.proxy_digest.as_ref()?.user_data.as_ref()?.downcast_ref()
-}
-
-/// Makes connections to servers. Pingora keeps them.
-pub struct ServerConnector {
+/// Makes connections to servers, and keeps them.
+pub(super) struct ServerConnections {
     transport: TransportConnector,
+    live: Arc<Live>,
+    /// Those that are kept.
+    kept: Count,
+    most_kept: usize,
+    is_swept: AtomicBool,
 }
 
-impl std::fmt::Debug for ServerConnector {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServerConnector").finish_non_exhaustive()
-    }
-}
-
-impl ServerConnector {
-    pub(super) fn new(conf: &ServerConf) -> Self {
-        Self { transport: TransportConnector::new(Some(ConnectorOptions::from_server_conf(conf))) }
-    }
-}
-
-#[async_trait]
-impl custom::Connector for ServerConnector {
-    /// Sessions of a protocol of one's own: there are none.
-    type Session = ();
-
-    async fn get_http_session<P: Peer + Send + Sync + 'static>(&self, peer: &P) -> Result<(Connection<()>, bool)> {
-        let Some(peer) = (peer as &(dyn Any + Send + Sync)).downcast_ref::<HttpPeer>() else {
-            return Error::e_explain(ErrorType::InternalError, "servers are peers of HTTP");
-        };
-        let mut peer = peer.clone();
-        peer.options.alpn = ALPN::H1;
-        let stream = self.transport.new_stream(&peer).await?;
-        Ok((Connection::Stream(followed(stream)?), false))
-    }
-
-    async fn reused_http_session<P: Peer + Send + Sync + 'static>(&self, _peer: &P) -> Option<()> {
-        None
-    }
-
-    async fn release_http_session<P: Peer + Send + Sync + 'static>(
-        &self,
-        _session: (),
-        _peer: &P,
-        _idle_timeout: Option<Duration>,
-    ) {
-    }
-}
-
-fn followed(stream: Stream) -> Result<Stream> {
-    let wire = ServerWire::default();
-    // A place for what a proxy on the way to the server has answered; there is none.
-    let answered = Box::new(ResponseHeader::build_no_case(StatusCode::OK, Some(0))?);
-    let digest = Arc::new(ProxyDigest::new(answered, Some(Box::new(wire.clone()))));
-    Ok(Box::new(Layered::new(
-        stream,
-        Follow { trail: wire.answers, writer: RequestWriter::new(wire.body_follows), digest, has_fault: false },
-    )))
-}
-
-/// The layer.
-#[derive(Debug)]
-struct Follow {
-    trail: Trail,
-    writer: RequestWriter,
-    digest: Arc<ProxyDigest>,
-    has_fault: bool,
-}
-
-impl Layer for Follow {
-    fn poll_read(&mut self, stream: &mut Stream, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.has_fault {
-            return Poll::Ready(Err(fault()));
+impl ServerConnections {
+    pub(super) fn new(conf: &ServerConf, live: Arc<Live>) -> Self {
+        Self {
+            transport: TransportConnector::new(Some(ConnectorOptions::from_server_conf(conf))),
+            live,
+            kept: Count::default(),
+            most_kept: conf.upstream_keepalive_pool_size,
+            is_swept: AtomicBool::new(false),
         }
-        let before = buf.filled().len();
-        ready!(Pin::new(stream).poll_read(cx, buf))?;
-        if let Err(good) = self.trail.read(&buf.filled()[before..]) {
-            self.has_fault = true;
-            buf.set_filled(before + good);
-            if good == 0 {
-                return Poll::Ready(Err(fault()));
-            }
+    }
+
+    /// A connection that was kept.
+    pub(super) fn kept(&self, server: &Server, address: SocketAddr, timeouts: &Timeouts) -> Option<Stream> {
+        server.kept().take(address, timeouts.server_keepalive)
+    }
+
+    /// A new connection, with TLS where the server has that. Cancel safe.
+    ///
+    /// # Errors
+    /// When there is none in time.
+    pub(super) async fn connect(&self, server: &Server, address: SocketAddr, timeouts: &Timeouts) -> Result<Stream> {
+        let peer = Box::new(server.peer(address, timeouts));
+        self.transport.new_stream(&*peer).await
+    }
+
+    /// Keeps a connection for the next request.
+    pub(super) fn keep(&self, server: &Server, address: SocketAddr, stream: Stream) {
+        if self.kept.get() >= self.most_kept {
+            self.make_room();
         }
-        Poll::Ready(Ok(()))
+        server.kept().put(stream, address, &self.kept);
+        if !self.is_swept.swap(true, Ordering::Relaxed) {
+            tokio::spawn(sweep(Arc::downgrade(&self.live)));
+        }
     }
 
-    fn poll_write(&mut self, stream: &mut Stream, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.writer.poll_write(stream, cx, buf)
-    }
-
-    fn poll_write_vectored(
-        &mut self,
-        stream: &mut Stream,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.writer.poll_write_vectored(stream, cx, bufs)
-    }
-
-    fn poll_flush(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.writer.poll_flush(stream, cx)
-    }
-
-    fn digest(&self, _stream: &Stream) -> Option<Arc<ProxyDigest>> {
-        Some(Arc::clone(&self.digest))
+    /// Closes the connection that has waited longest, whichever server's it is.
+    fn make_room(&self) {
+        let in_force = self.live.get();
+        let oldest = in_force.servers().filter_map(|server| Some((server.kept().oldest()?, server)));
+        if let Some((_, server)) = oldest.min_by_key(|(since, _)| *since) {
+            server.kept().drop_oldest();
+        }
     }
 }
 
-fn fault() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "a fault in a chunked answer")
+/// Closes kept connections that are no good any more.
+async fn sweep(live: Weak<Live>) {
+    loop {
+        sleep(SWEEP_EVERY).await;
+        let Some(live) = live.upgrade() else { return };
+        let in_force = live.get();
+        let keepalive = in_force.config.timeouts.server_keepalive;
+        for server in in_force.servers() {
+            server.kept().sweep(keepalive);
+        }
+    }
 }

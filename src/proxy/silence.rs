@@ -1,16 +1,15 @@
 //! How long a server may keep silent, and how long a request may take.
 
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pingora::ErrorType;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::Instant;
 
+use super::timer::Timer;
 use super::watch::Watch;
 use crate::config::PassiveChecks;
-use crate::health::{Fault, Signal};
+use crate::health::{Fault, Health, Signal};
 
 /// The server did not send the first byte of its answer in time.
 pub(super) const FIRST_BYTE_TIMEOUT: ErrorType = ErrorType::Custom("FirstByteTimeout");
@@ -22,28 +21,7 @@ pub(super) const TOTAL_TIMEOUT: ErrorType = ErrorType::Custom("TotalTimeout");
 /// The server accepts no connections any more, and this one is silent.
 pub(super) const SERVER_GONE: ErrorType = ErrorType::Custom("ServerGone");
 
-/// Whether a server is at work on a request: between two attempts no server can be silent. Shared by the request's
-/// context, which knows when an attempt ends, and the session that watches the limits.
-#[derive(Clone, Debug, Default)]
-pub(super) struct AtWork(Arc<AtomicBool>);
-
-impl AtWork {
-    /// The attempt has ended; the next one begins when a server has the request.
-    pub(super) fn end(&self) {
-        self.0.store(false, Ordering::Relaxed);
-    }
-
-    fn begin(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Watches the three limits of one request with one timer, which is moved only when it fires: relaying an event costs
-/// no more than reading the clock.
+/// Watches the three limits of one request: relaying an event costs no more than reading the clock.
 #[derive(Debug)]
 pub(super) struct Silence {
     first_byte: Option<Duration>,
@@ -51,16 +29,13 @@ pub(super) struct Silence {
     total_at: Option<Instant>,
     /// When the server last gave a sign of life, or the attempt began.
     last: Instant,
-    at_work: AtWork,
     has_begun: bool,
-    timer: Option<Pin<Box<Sleep>>>,
     suspicion: Option<Suspicion>,
 }
 
 /// What is concluded from silence before a limit ends the request.
 #[derive(Debug)]
 struct Suspicion {
-    watch: Arc<Watch>,
     /// A stream that has not begun after so long speaks against the server.
     overdue: Option<Duration>,
     /// After so long it is looked whether the server is gone.
@@ -70,21 +45,16 @@ struct Suspicion {
 }
 
 impl Silence {
-    /// Limits for a request that must be over at `total_at`, and that no server has yet.
-    pub(super) fn new(
-        first_byte: Option<Duration>,
-        between: Option<Duration>,
-        total_at: Option<Instant>,
-        at_work: AtWork,
-    ) -> Self {
+    /// Limits for a server that has just been given a request, which must be over at `total_at`.
+    pub(super) fn new(first_byte: Option<Duration>, between: Option<Duration>, total_at: Option<Instant>) -> Self {
         let last = Instant::now();
-        Self { first_byte, between, total_at, last, at_work, has_begun: false, timer: None, suspicion: None }
+        Self { first_byte, between, total_at, last, has_begun: false, suspicion: None }
     }
 
     /// Also draws conclusions from silence.
-    pub(super) fn suspecting(mut self, watch: Arc<Watch>, checks: &PassiveChecks) -> Self {
+    pub(super) fn suspecting(mut self, checks: &PassiveChecks) -> Self {
         let (overdue, gone) = (checks.first_byte_limit, checks.dead_stream_limit);
-        self.suspicion = Some(Suspicion { watch, overdue, gone, is_stream: false, looked_at: None });
+        self.suspicion = Some(Suspicion { overdue, gone, is_stream: false, looked_at: None });
         self
     }
 
@@ -100,16 +70,6 @@ impl Silence {
         self.last += time;
     }
 
-    /// The request has just been given to a server.
-    pub(super) fn begin_attempt(&mut self) {
-        self.last = Instant::now();
-        self.at_work.begin();
-        self.has_begun = false;
-        if let Some(suspicion) = &mut self.suspicion {
-            (suspicion.is_stream, suspicion.looked_at) = (false, None);
-        }
-    }
-
     /// The server sent a piece of its answer.
     pub(super) fn heard(&mut self, now: Instant) {
         self.last = now;
@@ -118,9 +78,7 @@ impl Silence {
 
     /// The next limit, and what its passing is called.
     fn limit(&self) -> Option<(Instant, ErrorType)> {
-        let silence = if !self.at_work.is_set() {
-            None
-        } else if self.has_begun {
+        let silence = if self.has_begun {
             self.between.map(|limit| (self.last + limit, RESPONSE_IDLE_TIMEOUT))
         } else {
             self.first_byte.map(|limit| (self.last + limit, FIRST_BYTE_TIMEOUT))
@@ -132,31 +90,29 @@ impl Silence {
         }
     }
 
-    /// Resolves when a limit has passed. Cancel safe; pends for ever when there is no limit.
-    pub(super) async fn exceeded(&mut self) -> ErrorType {
+    /// Ready when a limit has passed; pends for ever when there is none.
+    pub(super) fn poll_exceeded(
+        &mut self,
+        cx: &mut Context<'_>,
+        timer: &mut Timer,
+        watch: &mut Watch,
+        health: &Health,
+    ) -> Poll<ErrorType> {
         loop {
             let limit = self.limit();
-            let suspicion = self.suspicion.as_ref().filter(|_| self.at_work.is_set());
+            let suspicion = self.suspicion.as_ref();
             let doubt_at = suspicion.and_then(|suspicion| suspicion.next(self.last, self.has_begun));
-            let Some(at) = limit.iter().map(|(at, _)| *at).chain(doubt_at).min() else {
-                return std::future::pending().await;
-            };
-            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
-            // Only an earlier limit moves the timer now; a later one is looked at when it fires.
-            if timer.deadline() > at {
-                timer.as_mut().reset(at);
-            }
-            timer.as_mut().await;
+            let Some(at) = limit.iter().map(|(at, _)| *at).chain(doubt_at).min() else { return Poll::Pending };
+            ready!(timer.poll(cx, at));
             let now = Instant::now();
-            timer.as_mut().reset(at);
             if let Some((_, error)) = limit.filter(|(at, _)| now >= *at) {
-                return error;
+                return Poll::Ready(error);
             }
             if let Some(suspicion) = &mut self.suspicion
                 && doubt_at.is_some_and(|at| now >= at)
-                && suspicion.look(self.last, self.has_begun, now)
+                && suspicion.look(watch, health, self.last, self.has_begun, now)
             {
-                return SERVER_GONE;
+                return Poll::Ready(SERVER_GONE);
             }
         }
     }
@@ -172,36 +128,42 @@ impl Suspicion {
     }
 
     /// Looks at a silence; true when the server is gone.
-    fn look(&mut self, last: Instant, has_begun: bool, now: Instant) -> bool {
+    fn look(&mut self, watch: &mut Watch, health: &Health, last: Instant, has_begun: bool, now: Instant) -> bool {
         let is_overdue = |limit| {
             let at = last + limit;
             at <= now && self.looked_at.is_none_or(|looked_at| looked_at < at)
         };
         if self.is_stream && !has_begun && self.overdue.is_some_and(is_overdue) {
-            self.watch.speaks_against(Signal::Fault(Fault::FirstByte), "a stream has not begun in time");
+            watch.speaks_against(health, Signal::Fault(Fault::FirstByte), "a stream has not begun in time");
         }
         self.looked_at = Some(now);
-        self.gone.is_some_and(|limit| last + limit <= now) && self.watch.is_server_gone()
+        self.gone.is_some_and(|limit| last + limit <= now) && watch.is_server_gone()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::config::of_text;
+    use crate::upstream::Live;
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The limits of a request that a server has just been given.
-    fn begun(first_byte: Option<Duration>, between: Option<Duration>, total_at: Option<Instant>) -> Silence {
-        let mut silence = Silence::new(first_byte, between, total_at, AtWork::default());
-        silence.begin_attempt();
-        silence
+    impl Silence {
+        async fn exceeded(&mut self) -> ErrorType {
+            let config = of_text("policy: {kind: reference_plain}\ngroups: [{name: all, servers: [\"127.0.0.1:9\"]}]");
+            let health = Health::new(Arc::new(Live::new(config).unwrap()));
+            let (mut timer, mut watch) = (Timer::default(), Watch::default());
+            std::future::poll_fn(|cx| self.poll_exceeded(cx, &mut timer, &mut watch, &health)).await
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_first_byte_has_its_own_limit() {
         let begin = Instant::now();
-        let mut silence = begun(Some(5 * SECOND), Some(SECOND), None);
+        let mut silence = Silence::new(Some(5 * SECOND), Some(SECOND), None);
         assert_eq!(silence.exceeded().await, FIRST_BYTE_TIMEOUT);
         assert_eq!(begin.elapsed().as_secs(), 5);
     }
@@ -209,7 +171,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn every_sign_of_life_begins_the_pause_anew() {
         let begin = Instant::now();
-        let mut silence = begun(Some(5 * SECOND), Some(2 * SECOND), None);
+        let mut silence = Silence::new(Some(5 * SECOND), Some(2 * SECOND), None);
         for _ in 0..10 {
             let quiet = tokio::time::timeout(SECOND, silence.exceeded()).await;
             assert!(quiet.is_err(), "a pause of one second is allowed");
@@ -220,31 +182,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_attempt_waits_for_its_own_first_byte() {
-        let begin = Instant::now();
-        let mut silence = begun(Some(5 * SECOND), Some(SECOND), None);
-        assert!(tokio::time::timeout(4 * SECOND, silence.exceeded()).await.is_err());
-        silence.begin_attempt();
-        assert_eq!(silence.exceeded().await, FIRST_BYTE_TIMEOUT);
-        assert_eq!(begin.elapsed().as_secs(), 9);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn between_attempts_only_the_total_limit_counts() {
-        let begin = Instant::now();
-        let at_work = AtWork::default();
-        let mut silence = Silence::new(Some(SECOND), Some(SECOND), Some(begin + 9 * SECOND), at_work.clone());
-        assert!(tokio::time::timeout(3 * SECOND, silence.exceeded()).await.is_err(), "no server has it yet");
-        silence.begin_attempt();
-        at_work.end();
-        assert_eq!(silence.exceeded().await, TOTAL_TIMEOUT);
-        assert_eq!(begin.elapsed().as_secs(), 9);
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn the_total_limit_holds_however_lively_the_server_is() {
         let begin = Instant::now();
-        let mut silence = begun(None, Some(2 * SECOND), Some(begin + 3 * SECOND));
+        let mut silence = Silence::new(None, Some(2 * SECOND), Some(begin + 3 * SECOND));
         let error = loop {
             match tokio::time::timeout(SECOND, silence.exceeded()).await {
                 Ok(error) => break error,
@@ -257,7 +197,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn without_limits_it_waits_for_ever() {
-        let mut silence = begun(None, None, None);
+        let mut silence = Silence::new(None, None, None);
         assert!(tokio::time::timeout(Duration::from_secs(1_000_000), silence.exceeded()).await.is_err());
     }
 }

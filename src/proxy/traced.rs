@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use pingora::Result;
 use pingora::http::RequestHeader;
-use pingora::proxy::Session;
 
 use super::Proxy;
+use super::client::Client;
 use super::context::RequestContext;
 use super::report::group_name;
 use crate::access_log::Record;
+use crate::http1::Changes;
 use crate::metrics::AttemptResult;
 use crate::prompt::Endpoint;
 use crate::traces::{Attempt, Ended, TRACEPARENT, TRACESTATE, Trace};
@@ -68,32 +68,31 @@ impl RequestContext {
 }
 
 /// Tells a server which span its own ones are to hang under.
-pub(super) fn tell(request: &mut RequestHeader, ctx: &RequestContext) -> Result<()> {
-    let Some(trace) = &ctx.trace else { return Ok(()) };
+pub(super) fn tell(changes: &mut Changes<'_>, ctx: &RequestContext) {
+    let Some(trace) = &ctx.trace else { return };
     if let Some(traceparent) = trace.traceparent() {
-        request.insert_header(TRACEPARENT, traceparent)?;
+        changes.set(TRACEPARENT.as_str(), traceparent.as_bytes().to_vec());
     }
     if trace.is_own() {
-        request.remove_header(&TRACESTATE);
+        changes.remove(TRACESTATE.as_str());
     }
-    Ok(())
 }
 
 /// All that the spans of a request are made of.
 pub(super) fn ended(
-    session: &Session,
+    client: &Client<'_>,
     ctx: &RequestContext,
     trace: Trace,
     record: Record,
     first_token: Option<Duration>,
 ) -> Box<Ended> {
-    let header = session.req_header();
+    let header = client.request();
     Box::new(Ended {
         trace,
         record,
         method: header.method.clone(),
         version: header.version,
-        has_tls: session.as_downstream().digest().is_some_and(|digest| digest.ssl_digest.is_some()),
+        has_tls: client.origin().has_tls,
         is_known_path: ctx.endpoint != Endpoint::Other,
         length: ctx.length.map(crate::balance::Length::label),
         first_token,

@@ -7,10 +7,10 @@ use http::{HeaderName, HeaderValue, Method, Version};
 use crate::access_log::Record;
 
 /// Names the trace that a request belongs to, and its caller's span (W3C Trace Context).
-pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+pub static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// What others have to say of that trace. Passed on as it is.
-pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+pub static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// A request's place in its trace, and the attempts that it has had. Times are since the request's header.
 #[derive(Debug, Clone, PartialEq)]

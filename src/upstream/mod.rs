@@ -12,6 +12,7 @@
 //!   Balancer, Metrics     <- told about every change
 //! ```
 
+mod kept;
 mod membership;
 mod server;
 mod tls_failure;
@@ -24,6 +25,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+pub use kept::{Count, Kept};
 pub use membership::Found;
 use membership::Known;
 pub use server::{Server, Standing, Verdict};

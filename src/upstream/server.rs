@@ -11,6 +11,7 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use tokio::time::Instant;
 
+use super::kept::Kept;
 use super::tls_failure::{self, LastFailure};
 use crate::balance::{Admission, Load};
 use crate::config;
@@ -46,6 +47,8 @@ pub struct Server {
     /// What is known of its engine.
     engine: Arc<Mutex<EngineReport>>,
     tls_failure: Arc<Mutex<LastFailure>>,
+    /// Connections to it under this configuration.
+    kept: Kept,
 }
 
 /// Why a server may be given requests, or not.
@@ -120,6 +123,7 @@ impl Server {
             health,
             engine: Arc::default(),
             tls_failure: Arc::default(),
+            kept: Kept::default(),
         })
     }
 
@@ -171,6 +175,12 @@ impl Server {
     #[must_use]
     pub fn engine(&self) -> &Mutex<EngineReport> {
         &self.engine
+    }
+
+    /// Its connections that wait for the next request.
+    #[must_use]
+    pub fn kept(&self) -> &Kept {
+        &self.kept
     }
 
     /// Its number in the balancer.

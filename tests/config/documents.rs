@@ -210,6 +210,7 @@ fn every_error_is_in_the_table_with_its_status() {
                 "BAD_REQUEST" => "400",
                 "UNAUTHORIZED" => "401",
                 "FORBIDDEN" => "403",
+                "METHOD_NOT_ALLOWED" => "405",
                 "REQUEST_TIMEOUT" => "408",
                 "PAYLOAD_TOO_LARGE" => "413",
                 "URI_TOO_LONG" => "414",

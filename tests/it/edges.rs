@@ -52,6 +52,26 @@ async fn a_browsers_question_is_answered_here_when_origins_are_configured() {
     tidegate.idle().await;
 }
 
+#[tokio::test]
+async fn the_body_of_a_question_that_is_answered_here_is_not_taken_for_a_request() {
+    let server = opinionated().await;
+    let setup = Setup::one_group([&server]).section("cors", "{ allow_origins: [\"https://ui.test\"] }");
+    let tidegate = Tidegate::start(&setup).await;
+    let hidden = String::from_utf8(post(CHAT, b"{}")).unwrap();
+    let fields = "Origin: https://ui.test\r\nAccess-Control-Request-Method: POST\r\n";
+    for framing in [
+        format!("Content-Length: {}\r\n\r\n{hidden}", hidden.len()),
+        format!("Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{hidden}\r\n0\r\n\r\n", hidden.len()),
+    ] {
+        let question = format!("OPTIONS {CHAT} HTTP/1.1\r\nHost: a\r\n{fields}{framing}");
+        let mut client = tidegate.begin(question.as_bytes()).await;
+        let response = client.try_response("OPTIONS").await.unwrap();
+        assert_eq!((response.status(), response.head.get("connection")), (204, Some("close")));
+        assert_eq!(client.closed().await.0, b"", "{framing}");
+    }
+    assert_eq!(server.count(), 0);
+}
+
 // B64
 #[tokio::test]
 async fn every_answer_to_a_page_of_an_allowed_origin_can_be_read_by_it() {

@@ -123,6 +123,26 @@ async fn errors_made_by_tidegate_have_a_request_id_too() {
 }
 
 #[tokio::test]
+async fn a_connection_field_cannot_take_the_framing_or_the_address_away() {
+    let server = Backend::start(echo()).await;
+    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+    for named in ["content-length", "Content-Length, x-request-id", "close, CONTENT-length, authorization"] {
+        let fields = format!("Host: a\r\nConnection: {named}\r\nX-Request-Id: mine\r\nContent-Length: 5\r\n");
+        let mut client = tidegate.begin(format!("POST {CHAT} HTTP/1.1\r\n{fields}\r\nhello").as_bytes()).await;
+        let response = client.response().await;
+        assert_eq!((response.status(), &response.json()["sha256"]), (200, &sha256(b"hello").into()), "{named}");
+        let head = server.only().head;
+        assert_eq!(head.all("content-length"), ["5"], "{named}");
+        assert_eq!(
+            (head.all("x-request-id"), head.all("host")),
+            (vec!["mine"], vec![server.name().as_str()]),
+            "{named}"
+        );
+        server.forget();
+    }
+}
+
+#[tokio::test]
 async fn end_to_end_fields_pass_and_hop_by_hop_fields_do_not() {
     let answer = "HTTP/1.1 200 OK\r\nserver: uvicorn\r\nvary: Origin\r\nset-cookie: a=1\r\nset-cookie: b=2\r\n\
                   x-odd: \u{e9}  two  blanks\r\nconnection: x-hop\r\nx-hop: 1\r\nkeep-alive: timeout=5\r\n\

@@ -49,6 +49,11 @@ fn the_policy_knows_no_network_no_clock_and_nothing_above_it() {
     let mut chance = mentions("src/work", &["rand::"]);
     chance.retain(|line| !line.contains("tests.rs: "));
     assert_eq!(chance, [""; 0], "nothing is left to chance, but for what is tested");
+    assert_eq!(
+        mentions("src/http1", &["use crate::", "log::info", "log::warn"]),
+        [""; 0],
+        "the wire knows only itself"
+    );
     let live = ["pingora", "crate::proxy", "crate::upstream", "crate::journal", "crate::metrics"];
     assert_eq!(mentions("src/traces", &live), [""; 0], "spans are made of records, not of what runs");
     let live = ["pingora", "tokio", "crate::config", "crate::proxy", "crate::upstream"];

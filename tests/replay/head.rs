@@ -1,7 +1,7 @@
 //! Whatever a client sends: a server sees exactly the requests that a reading to the letter finds, and load is given
 //! back.
 //!
-//! The bytes go through the real way in (connection, Pingora's parser, admission, relaying) in this process; behind it
+//! The bytes go through the real way in (connection, header, admission, relaying) in this process; behind it
 //! is a server on loopback that reads to the letter, too.
 
 use std::sync::Arc;
@@ -9,15 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pingora::protocols::Stream;
-use pingora::proxy::{HttpProxy, http_proxy};
+use pingora::server::configuration::ServerConf;
 use tidegate::balance::Balancer;
 use tidegate::config::{self, Flags};
 use tidegate::drain::Drain;
 use tidegate::health::Health;
 use tidegate::proxy::{ClientConnections, Proxy};
 use tidegate::upstream::Live;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -51,7 +50,6 @@ pub(crate) fn check(input: &[u8]) {
 struct Rig {
     runtime: Runtime,
     clients: Arc<ClientConnections>,
-    proxy: Arc<HttpProxy<Proxy>>,
     balancer: Arc<Balancer>,
     server: Server,
     shutdown: (watch::Sender<bool>, watch::Receiver<bool>),
@@ -75,9 +73,9 @@ impl Rig {
         let balancer = Arc::clone(live.balancer());
         let drain = Arc::new(Drain::default());
         let health = Arc::new(Health::new(Arc::clone(&live)));
-        let proxy = http_proxy(&Arc::default(), Proxy::new(Arc::clone(&live), health, Arc::clone(&drain)));
-        let (clients, proxy) = (Arc::new(ClientConnections::new(live, drain)), Arc::new(proxy));
-        Self { runtime, clients, proxy, balancer, server, shutdown: watch::channel(false) }
+        let proxy = Proxy::new(&ServerConf::default(), live, health, drain);
+        let clients = Arc::new(ClientConnections::new(proxy));
+        Self { runtime, clients, balancer, server, shutdown: watch::channel(false) }
     }
 
     async fn check(&self, input: &[u8]) {
@@ -87,8 +85,8 @@ impl Rig {
             read_to += length;
         }
         let (mut client, connection) = tokio::io::duplex(1 << 20);
-        let (clients, proxy) = (Arc::clone(&self.clients), Arc::clone(&self.proxy));
-        let serving = tokio::spawn(serve(clients, proxy, connection, self.shutdown.1.clone()));
+        let (clients, shutdown) = (Arc::clone(&self.clients), self.shutdown.1.clone());
+        let serving = tokio::spawn(async move { clients.serve(Box::new(connection), &shutdown).await });
         client.write_all(input).await.expect("the pipe takes all");
 
         let mut answer = Vec::new();
@@ -122,19 +120,6 @@ impl Rig {
         assert!(proxied.len() <= seen.len(), "{} answers for {} requests", proxied.len(), seen.len());
         let usage = self.balancer.snapshot();
         assert!(usage.servers.iter().all(|server| server.in_flight == 0 && server.load.tokens() == 0.0), "{usage:?}");
-    }
-}
-
-/// What Pingora does with a connection that it has accepted.
-async fn serve(
-    clients: Arc<ClientConnections>,
-    proxy: Arc<HttpProxy<Proxy>>,
-    connection: DuplexStream,
-    shutdown: watch::Receiver<bool>,
-) {
-    let mut stream: Option<Stream> = Some(Box::new(connection));
-    while let Some(open) = stream.take() {
-        stream = clients.serve(&proxy, open, &shutdown).await;
     }
 }
 

@@ -269,9 +269,8 @@ impl Changes {
         };
         let old = fields(old);
         for (field, value) in fields(new) {
-            // This one follows retry.max_attempts, which does not need a restart.
             let before = old.get(&field).unwrap_or(&Value::Null);
-            if field != "max_retries" && *before != value {
+            if *before != value {
                 let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 self.value(&format!("pingora.{}", pingora_key(&field)), &shown(before), &shown(&value));
             }

@@ -7,7 +7,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::follow::MAX_FIELDS;
+use super::head::MAX_FIELDS;
 
 /// What may not stand behind a body (RFC 9110, section 6.5.1): whoever merges it into the header would read the message
 /// in another way than who does not. Framing, routing, modifiers of requests, authentication, control data of
@@ -47,7 +47,7 @@ const FORBIDDEN_TOO: [&str; 5] = ["cookie", "keep-alive", "proxy-connection", "h
 
 /// Fields that go behind a body; at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Trailers(Vec<Field>);
+pub(crate) struct Trailers(Vec<Field>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Field {
@@ -59,7 +59,7 @@ struct Field {
 
 /// Not what a server may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(crate) struct Malformed;
 
 impl Trailers {
     /// Reads what stands between the last chunk and the end of a body, the final empty line included. What may not be
@@ -67,7 +67,7 @@ impl Trailers {
     ///
     /// # Errors
     /// When it is no list of fields, or too long a one.
-    pub(super) fn parse(section: &[u8]) -> Result<Option<Self>, Malformed> {
+    pub(crate) fn parse(section: &[u8]) -> Result<Option<Self>, Malformed> {
         if section == b"\r\n" {
             return Ok(None);
         }
@@ -87,7 +87,7 @@ impl Trailers {
     }
 
     /// As HTTP/1 has them: lines, without the empty one at the end.
-    pub(super) fn lines(&self) -> Vec<u8> {
+    pub(crate) fn lines(&self) -> Vec<u8> {
         let fields = self.0.iter();
         fields
             .flat_map(|field| [field.spelling.as_bytes(), b": ", field.value.as_bytes(), b"\r\n"])
@@ -97,7 +97,7 @@ impl Trailers {
     }
 
     /// As HTTP/2 has them.
-    pub(super) fn into_map(self) -> HeaderMap {
+    pub(crate) fn into_map(self) -> HeaderMap {
         self.0.into_iter().map(|field| (field.name, field.value)).collect()
     }
 }

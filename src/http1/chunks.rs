@@ -1,8 +1,7 @@
 //! A body in chunks, as strictly as RFC 9112 (section 7.1) has it.
 //!
-//! Pingora 0.9.1 reads over two faults: a chunk without a size counts as the last one, and a chunk extension may hold a
-//! lone line feed. A proxy in front that is strict, or lenient in another way, would see other requests behind such a body;
-//! and the first would make a whole answer of a broken one.
+//! A proxy in front that is strict where this is lenient, or lenient in another way, would see other requests behind such a
+//! body; and a chunk without a size, read as the last one, would make a whole answer of a broken one.
 
 /// Where in a chunked body the next byte is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +33,7 @@ enum At {
 
 /// What was found in a piece of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
+pub(crate) enum Found {
     /// The body goes on.
     More,
     /// The body ends behind this many bytes of the piece.
@@ -45,7 +44,7 @@ pub(super) enum Found {
 
 /// A chunked body that is being read.
 #[derive(Debug)]
-pub(super) struct Chunks {
+pub(crate) struct Chunks {
     at: At,
     /// Of the present chunk, in bytes: its size as far as it is known, then what is still to come.
     left: u64,
@@ -53,34 +52,36 @@ pub(super) struct Chunks {
     trailers: Option<Vec<u8>>,
 }
 
-/// Pingora reads no more than this behind the last chunk, in bytes.
+/// No more than this may stand behind the last chunk, in bytes.
 const MAX_TRAILERS_BYTES: usize = 64 << 10;
 
 /// More hexadecimal digits do not fit into 64 bits.
 const MAX_SIZE_DIGITS: u8 = 16;
 
 impl Chunks {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { at: At::Size { digits: 0 }, left: 0, trailers: None }
     }
 
     /// Keeps what comes behind the last chunk.
-    pub(super) fn keeping_trailers() -> Self {
+    pub(crate) fn keeping_trailers() -> Self {
         Self { trailers: Some(Vec::new()), ..Self::new() }
     }
 
-    /// What has come behind the last chunk, the final empty line included, if it is kept.
-    pub(super) fn trailers(&self) -> Option<&[u8]> {
-        self.trailers.as_deref()
+    /// What has come behind the last chunk, the final empty line included; `None` when there was nothing, or it is not kept.
+    pub(crate) fn trailers(&self) -> Option<&[u8]> {
+        self.trailers.as_deref().filter(|trailers| !trailers.is_empty())
     }
 
-    /// Reads on.
-    pub(super) fn read(&mut self, piece: &[u8]) -> Found {
-        let mut position = 0;
+    /// Reads on, and takes the framing out: what was data of the body stands in front then, in so many bytes.
+    pub(crate) fn decode(&mut self, piece: &mut [u8]) -> (usize, Found) {
+        let (mut position, mut data_bytes) = (0, 0);
         while position < piece.len() {
             if self.at == At::Data {
                 let here = piece.len() - position;
                 let data = usize::try_from(self.left).map_or(here, |left| left.min(here));
+                piece.copy_within(position..position + data, data_bytes);
+                data_bytes += data;
                 position += data;
                 self.left -= data as u64;
                 if self.left == 0 {
@@ -89,22 +90,35 @@ impl Chunks {
                 continue;
             }
             let byte = piece[position];
-            let Some(next) = self.step(byte) else { return Found::Fault(position) };
-            if let Some(trailers) = &mut self.trailers
-                && matches!(self.at, At::Trailer { .. } | At::TrailerEnd { .. })
-            {
-                if trailers.len() == MAX_TRAILERS_BYTES {
-                    return Found::Fault(position);
-                }
-                trailers.push(byte);
+            let Some(next) = self.step(byte) else { return (data_bytes, Found::Fault(position)) };
+            if !self.keep(byte) {
+                return (data_bytes, Found::Fault(position));
             }
             position += 1;
             self.at = next;
             if next == At::End {
-                return Found::End(position);
+                return (data_bytes, Found::End(position));
             }
         }
-        Found::More
+        (data_bytes, Found::More)
+    }
+
+    /// Keeps a byte that stands behind the last chunk; false when that are too many.
+    fn keep(&mut self, byte: u8) -> bool {
+        let Some(trailers) = &mut self.trailers else { return true };
+        match self.at {
+            // The empty line that ends everything is no trailer: nothing is kept where there is nothing else.
+            At::Trailer { is_empty: true } if byte == b'\r' && trailers.is_empty() => true,
+            At::TrailerEnd { is_empty: true } if trailers.is_empty() => true,
+            At::Trailer { .. } | At::TrailerEnd { .. } => {
+                let fits = trailers.len() < MAX_TRAILERS_BYTES;
+                if fits {
+                    trailers.push(byte);
+                }
+                fits
+            }
+            _ => true,
+        }
     }
 
     /// Where the byte leads; `None` when it must not be here.
@@ -146,8 +160,26 @@ mod tests {
 
     use super::*;
 
+    impl Chunks {
+        fn read(&mut self, piece: &[u8]) -> Found {
+            self.decode(&mut piece.to_vec()).1
+        }
+    }
+
     fn read(body: &[u8]) -> Found {
         Chunks::new().read(body)
+    }
+
+    /// The data of a whole body that comes in two pieces.
+    fn data(body: &[u8], cut: usize) -> Vec<u8> {
+        let (first, second) = body.split_at(cut.min(body.len()));
+        let (mut chunks, mut data) = (Chunks::new(), Vec::new());
+        for piece in [first, second] {
+            let mut piece = piece.to_vec();
+            let (length, _) = chunks.decode(&mut piece);
+            data.extend_from_slice(&piece[..length]);
+        }
+        data
     }
 
     #[test]
@@ -207,11 +239,11 @@ mod tests {
     #[test]
     fn trailers_are_kept_when_that_is_asked_for() {
         for (body, trailers) in
-            [("1\r\n\r\r\n0\r\n\r\n", "\r\n"), ("0;q\r\nx: y\r\nz:\tu\r\n\r\n", "x: y\r\nz:\tu\r\n\r\n")]
+            [("1\r\n\r\r\n0\r\n\r\n", None), ("0;q\r\nx: y\r\nz:\tu\r\n\r\n", Some("x: y\r\nz:\tu\r\n\r\n"))]
         {
             let mut chunks = Chunks::keeping_trailers();
             assert_eq!(chunks.read(format!("{body}x: y").as_bytes()), Found::End(body.len()));
-            assert_eq!(chunks.trailers(), Some(trailers.as_bytes()));
+            assert_eq!(chunks.trailers(), trailers.map(str::as_bytes));
             let mut chunks = Chunks::new();
             assert_eq!(chunks.read(body.as_bytes()), Found::End(body.len()));
             assert_eq!(chunks.trailers(), None);
@@ -253,6 +285,10 @@ mod tests {
             let mut body: String = chunks.iter().map(|chunk| format!("{:X}\r\n{chunk}\r\n", chunk.len())).collect();
             body += "0\r\n\r\n";
             let length = body.len();
+            let sent = chunks.concat().into_bytes();
+            for cut in [0, 1, length / 2, length] {
+                prop_assert_eq!(&data(body.as_bytes(), cut), &sent);
+            }
             prop_assert_eq!(read((body + &rest).as_bytes()), Found::End(length));
         }
     }

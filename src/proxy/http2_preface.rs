@@ -1,6 +1,7 @@
-//! A layer between a connection and Pingora: it sees what is read and written, and may have a hand in it.
+//! A connection of HTTP/2 whose first bytes have been read, to see that it is one.
+//!
+//! They are put back in front. Pingora would wait for them without a limit, and cannot look ahead in a TLS stream.
 
-use std::fmt::Debug;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::{Buf, BytesMut};
 use pingora::protocols::tls::{SslDigest, TlsRef};
 use pingora::protocols::{
     ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream, TimingDigest,
@@ -15,66 +17,43 @@ use pingora::protocols::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What is done about what passes.
-pub(super) trait Layer: Debug + Send + Sync + Unpin + 'static {
-    /// Reads from the connection.
-    fn poll_read(&mut self, stream: &mut Stream, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>>;
+use crate::http1::Inbound;
 
-    /// Writes to the connection what comes in one slice.
-    fn poll_write(&mut self, stream: &mut Stream, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(stream).poll_write(cx, buf)
-    }
+/// What an HTTP/2 client sends first (RFC 9113, section 3.4).
+pub(super) const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-    /// Writes to the connection what comes in several slices, as the chunks of a body do.
-    fn poll_write_vectored(
-        &mut self,
-        stream: &mut Stream,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(stream).poll_write_vectored(cx, bufs)
-    }
-
-    /// Sends off what has been written.
-    fn poll_flush(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(stream).poll_flush(cx)
-    }
-
-    /// What is to be known of the connection by those who get to see its digest.
-    fn digest(&self, stream: &Stream) -> Option<Arc<ProxyDigest>> {
-        stream.get_proxy_digest()
-    }
+/// The connection, from its first byte on.
+pub(super) fn put_back(inbound: Inbound) -> Stream {
+    let (stream, front) = inbound.into_parts();
+    Box::new(Fronted { stream, front })
 }
 
-/// A connection with its layer.
 #[derive(Debug)]
-pub(super) struct Layered<L> {
+struct Fronted {
     stream: Stream,
-    layer: L,
+    /// What is still to be read again.
+    front: BytesMut,
 }
 
-impl<L> Layered<L> {
-    pub(super) fn new(stream: Stream, layer: L) -> Self {
-        Self { stream, layer }
-    }
-}
-
-impl<L: Layer> AsyncRead for Layered<L> {
+impl AsyncRead for Fronted {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        this.layer.poll_read(&mut this.stream, cx, buf)
+        if self.front.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, buf);
+        }
+        let length = buf.remaining().min(self.front.len());
+        buf.put_slice(&self.front[..length]);
+        self.front.advance(length);
+        Poll::Ready(Ok(()))
     }
 }
 
-impl<L: Layer> AsyncWrite for Layered<L> {
+impl AsyncWrite for Fronted {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let this = &mut *self;
-        this.layer.poll_write(&mut this.stream, cx, buf)
+        Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        this.layer.poll_flush(&mut this.stream, cx)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -86,8 +65,7 @@ impl<L: Layer> AsyncWrite for Layered<L> {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let this = &mut *self;
-        this.layer.poll_write_vectored(&mut this.stream, cx, bufs)
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -96,19 +74,19 @@ impl<L: Layer> AsyncWrite for Layered<L> {
 }
 
 #[async_trait]
-impl<L: Layer> Shutdown for Layered<L> {
+impl Shutdown for Fronted {
     async fn shutdown(&mut self) {
         Shutdown::shutdown(&mut *self.stream).await;
     }
 }
 
-impl<L: Layer> UniqueID for Layered<L> {
+impl UniqueID for Fronted {
     fn id(&self) -> UniqueIDType {
         self.stream.id()
     }
 }
 
-impl<L: Layer> Ssl for Layered<L> {
+impl Ssl for Fronted {
     fn get_ssl(&self) -> Option<&TlsRef> {
         self.stream.get_ssl()
     }
@@ -122,7 +100,7 @@ impl<L: Layer> Ssl for Layered<L> {
     }
 }
 
-impl<L: Layer> GetTimingDigest for Layered<L> {
+impl GetTimingDigest for Fronted {
     fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
         self.stream.get_timing_digest()
     }
@@ -136,13 +114,13 @@ impl<L: Layer> GetTimingDigest for Layered<L> {
     }
 }
 
-impl<L: Layer> GetProxyDigest for Layered<L> {
+impl GetProxyDigest for Fronted {
     fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        self.layer.digest(&self.stream)
+        self.stream.get_proxy_digest()
     }
 }
 
-impl<L: Layer> GetSocketDigest for Layered<L> {
+impl GetSocketDigest for Fronted {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
         self.stream.get_socket_digest()
     }
@@ -152,4 +130,4 @@ impl<L: Layer> GetSocketDigest for Layered<L> {
     }
 }
 
-impl<L: Layer> Peek for Layered<L> {}
+impl Peek for Fronted {}
