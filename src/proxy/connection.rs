@@ -10,6 +10,7 @@ use std::task::Poll;
 use async_trait::async_trait;
 use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
 use pingora::protocols::http::ServerSession;
+use pingora::protocols::http::date::get_cached_date;
 use pingora::protocols::http::v2::server::H2Options;
 use pingora::protocols::{ALPN, Stream};
 use pingora::server::ShutdownWatch;
@@ -112,6 +113,7 @@ impl ClientConnections {
     async fn next_request(&self, inbound: &mut Inbound, timer: &mut Timer, accepted: Option<Instant>) -> Option<Head> {
         // Between requests a connection may be silent; that is no fault.
         if accepted.is_none() && !inbound.has_begun() {
+            inbound.shrink();
             let at = Instant::now() + self.proxy.live.get().config.timeouts.client_keepalive;
             let has_begun = poll_fn(|cx| match inbound.poll_more(cx) {
                 Poll::Ready(more) => Poll::Ready(more.is_ok_and(|read_bytes| read_bytes > 0)),
@@ -156,7 +158,9 @@ impl ClientConnections {
         self.proxy.metrics.rejected(Reject::BadHeader.reason());
         let Ok((header, body)) = Reject::BadHeader.response(Some(&new_request_id())) else { return };
         let head = ResponseHead::from(header);
-        let answer = [&head.wire(&Changes::dropping(&[]), None, b"Connection: close\r\n")[..], &body].concat();
+        let answer =
+            [&head.wire(&Changes::dropping(&[]), Some(&get_cached_date()), b"Connection: close\r\n")[..], &body]
+                .concat();
         let limit = self.proxy.live.get().config.timeouts.request_header;
         if timeout(limit, inbound.write(&answer)).await.is_err() {
             log::debug!("a client does not take the answer to what is no request");

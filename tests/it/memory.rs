@@ -32,6 +32,27 @@ async fn a_body_is_in_memory_once() {
 }
 
 #[tokio::test]
+async fn a_connection_that_is_kept_holds_nothing_of_its_requests() {
+    let (connections, size) = (300_usize, 60 << 10);
+    let server = Backend::start(reply(json_response(200, "{}"))).await;
+    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+    let request = post("/v1/completions", &body_of(size));
+    // What the first ones take is there for the others.
+    let mut clients = Vec::new();
+    let mut before = 0;
+    for number in 0..connections {
+        if number == connections / 10 {
+            before = tidegate.rss_bytes();
+        }
+        let mut client = tidegate.client().await;
+        assert_eq!(client.exchange(&request).await.status(), 200);
+        clients.push(client);
+    }
+    let grown = tidegate.rss_bytes().saturating_sub(before);
+    assert!(grown < (connections * size / 3) as u64, "{connections} kept connections took {grown} bytes");
+}
+
+#[tokio::test]
 async fn a_response_that_the_client_does_not_read_waits_at_the_server() {
     let size = 32 * MIB;
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {size}\r\n\r\n");
