@@ -9,6 +9,7 @@ use pingora::Result;
 use pingora::connectors::{ConnectorOptions, TransportConnector};
 use pingora::protocols::Stream;
 use pingora::server::configuration::ServerConf;
+use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use crate::config::Timeouts;
@@ -80,8 +81,12 @@ async fn sweep(live: Weak<Live>) {
         let Some(live) = live.upgrade() else { return };
         let in_force = live.get();
         let keepalive = in_force.config.timeouts.server_keepalive;
-        for server in in_force.servers() {
-            server.kept().sweep(keepalive);
+        let swept = in_force.servers().map(|server| server.kept().sweep(keepalive));
+        let swept: Vec<_> = swept.filter(|swept| !swept.is_empty()).collect();
+        // Requests that come meanwhile are served in between.
+        for closed in swept.into_iter().flatten() {
+            drop(closed);
+            yield_now().await;
         }
     }
 }
