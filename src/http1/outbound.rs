@@ -121,12 +121,13 @@ impl Outbound {
         let stream = Pin::new(&mut self.stream);
         let stream = stream.get_mut();
         while *written < header.len() + body.len() {
-            let length = if *written < header.len() {
-                let parts = [IoSlice::new(&header[*written..]), IoSlice::new(body)];
-                let parts = if body.is_empty() { &parts[..1] } else { &parts };
-                ready!(Pin::new(&mut *stream).poll_write_vectored(cx, parts))?
-            } else {
+            let length = if *written >= header.len() {
                 ready!(Pin::new(&mut *stream).poll_write(cx, &body[*written - header.len()..]))?
+            } else if body.is_empty() {
+                ready!(Pin::new(&mut *stream).poll_write(cx, &header[*written..]))?
+            } else {
+                let parts = [IoSlice::new(&header[*written..]), IoSlice::new(body)];
+                ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &parts))?
             };
             if length == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
