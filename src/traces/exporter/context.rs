@@ -23,7 +23,7 @@ pub(super) fn begin(headers: &HeaderMap, sample: f64) -> Trace {
         return Trace { trace_id, span_id, parent: None, state: String::new(), is_sampled, attempts: Vec::new() };
     };
     let is_sampled = parent.trace_flags().is_sampled();
-    let states = headers.get_all(TRACESTATE).iter().filter_map(|value| value.to_str().ok());
+    let states = headers.get_all(&TRACESTATE).iter().filter_map(|value| value.to_str().ok());
     let state = if is_sampled { states.collect::<Vec<_>>().join(",") } else { String::new() };
     let trace_id = u128::from_be_bytes(parent.trace_id().to_bytes());
     let parent = Some(u64::from_be_bytes(parent.span_id().to_bytes()));
@@ -40,7 +40,7 @@ pub(super) fn span_context(trace: &Trace, span_id: u64, is_remote: bool) -> Span
 
 /// The client's span. One that is not written as it must be is none, and neither are two.
 fn parent(headers: &HeaderMap) -> Option<SpanContext> {
-    let mut values = headers.get_all(TRACEPARENT).iter();
+    let mut values = headers.get_all(&TRACEPARENT).iter();
     let value = values.next()?;
     if values.next().is_some() || !is_well_formed(value.as_bytes().trim_ascii()) {
         return None;
@@ -79,10 +79,10 @@ mod tests {
     fn begun(traceparent: &[&str], state: &[&str]) -> Trace {
         let mut headers = HeaderMap::new();
         for value in traceparent {
-            headers.append(TRACEPARENT, HeaderValue::from_str(value).unwrap());
+            headers.append(&TRACEPARENT, HeaderValue::from_str(value).unwrap());
         }
         for value in state {
-            headers.append(TRACESTATE, HeaderValue::from_str(value).unwrap());
+            headers.append(&TRACESTATE, HeaderValue::from_str(value).unwrap());
         }
         begin(&headers, 0.0)
     }
