@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use pingora::http::RequestHeader;
 use pingora::protocols::{SocketDigest, Stream};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
@@ -220,11 +220,18 @@ impl Inbound {
         }
     }
 
-    /// Reads what still comes of the present request's body, and throws it away.
+    /// Reads what still comes of the present request's body, and throws it away. However long it is said to be, no memory is
+    /// taken for it.
     pub(crate) async fn drain(&mut self) {
-        let mut thrown_away = BytesMut::new();
-        while let Ok(Read::More) = self.body(&mut thrown_away).await {
-            thrown_away.clear();
+        while !self.body.is_done() {
+            if self.input.is_empty() && !self.more().await.is_ok_and(|read_bytes| read_bytes > 0) {
+                return;
+            }
+            let piece = self.body.decode(&mut self.input);
+            self.input.advance(piece.used_bytes);
+            if piece.is_faulty {
+                return;
+            }
         }
     }
 
@@ -370,6 +377,24 @@ mod tests {
             assert_eq!(inbound.body(&mut body).await.unwrap(), Read::More);
             assert_eq!(inbound.body(&mut body).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof, "{length}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_thrown_away_takes_no_memory_however_long_it_is_said_to_be() {
+        for length in [u64::MAX, 1 << 50] {
+            let (mut inbound, mut theirs) = connection();
+            theirs.write_all(format!("POST / HTTP/1.1\r\nContent-Length: {length}\r\n\r\n").as_bytes()).await.unwrap();
+            inbound.head().await.unwrap().unwrap();
+            theirs.write_all(&[b'x'; 100_000]).await.unwrap();
+            drop(theirs);
+            inbound.drain().await;
+            assert!(!inbound.is_body_done() && inbound.input().is_empty());
+        }
+        let (mut inbound, mut theirs) = connection();
+        theirs.write_all(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabcGET /next").await.unwrap();
+        inbound.head().await.unwrap().unwrap();
+        inbound.drain().await;
+        assert_eq!((inbound.is_body_done(), inbound.input()), (true, &b"GET /next"[..]));
     }
 
     #[tokio::test]

@@ -341,3 +341,16 @@ async fn a_client_that_expects_100_is_told_to_send_and_the_server_sees_no_expect
     assert_eq!(response.interim, [0_u16; 0], "told once");
     assert_eq!(server.only().head.all("expect").len(), 0);
 }
+
+#[tokio::test]
+async fn a_body_of_any_announced_length_is_refused_without_taking_memory_for_it() {
+    let server = Backend::start(echo()).await;
+    let tidegate = Tidegate::start(&Setup::one_group([&server])).await;
+    for length in [u64::MAX, 1 << 50, 1 << 40] {
+        let header = format!("POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+        let mut client = tidegate.begin(&[header.as_bytes(), &[b'x'; 100_000]].concat()).await;
+        assert_refusal(&client.response().await, 413);
+    }
+    assert_eq!(tidegate.exchange(&post("/v1/completions", b"{}")).await.status(), 200);
+    assert_eq!(server.count(), 1);
+}
